@@ -1,0 +1,1 @@
+"""Work order to commit: a model proposes file writes, deterministic gates decide."""

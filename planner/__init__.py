@@ -1,0 +1,1 @@
+"""Spec to plan: a model proposes work orders, deterministic rules accept or refuse them."""
