@@ -134,7 +134,9 @@ class Reply:
 class LLM(Protocol):
     """Answers a request, or raises an `LLMError`."""
 
-    def __call__(self, request: Request) -> Reply: ...
+    def __call__(self, request: Request) -> Reply:
+        """The model's answer."""
+        ...
 
 
 T = TypeVar("T")

@@ -32,7 +32,37 @@ _CHUNK = 64 * 1024
 _PR_SET_CHILD_SUBREAPER = 36
 
 ENVIRONMENT_ALLOWED = frozenset(
-    ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "CI", "NO_COLOR", "FORCE_COLOR", "PYTEST_ADDOPTS", "VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "PYENV_VERSION", "NVM_DIR", "NODE_PATH", "JAVA_HOME", "GOROOT", "GOPATH", "GOCACHE", "CARGO_HOME", "RUSTUP_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR", "SYSTEMROOT"]
+    [
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "TERM",
+        "CI",
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "PYTEST_ADDOPTS",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "PYENV_ROOT",
+        "PYENV_VERSION",
+        "NVM_DIR",
+        "NODE_PATH",
+        "JAVA_HOME",
+        "GOROOT",
+        "GOPATH",
+        "GOCACHE",
+        "CARGO_HOME",
+        "RUSTUP_HOME",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "SYSTEMROOT",
+    ]
 )
 
 
@@ -134,7 +164,9 @@ class Completed:
 class Runner(Protocol):
     """Runs a command to its end. A sandbox is a `Runner` made from a `Runner`."""
 
-    def __call__(self, command: Command) -> Completed: ...
+    def __call__(self, command: Command) -> Completed:
+        """How the command ended. A command that cannot start is an outcome, not an error."""
+        ...
 
 
 def local_runner(interrupt: Interrupt) -> Runner:
