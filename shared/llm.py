@@ -85,9 +85,7 @@ class Request:
 
     @property
     def digest(self) -> str:
-        """Identity of the request across runs: SHA-256 over role, subject, attempt and the prompt
-        with its volatile parts left out.
-        """
+        """Identity across runs: SHA-256 over role, subject, attempt and the prompt's stable parts."""
         stable = self.prompt
         for part in sorted(self.volatile, key=len, reverse=True):
             if part:
