@@ -79,19 +79,16 @@ class Request:
     """From 1, counted per subject."""
     schema: dict[str, Any] | None = None
     """A strict JSON Schema for the answer, asked of endpoints that enforce one."""
-    volatile: tuple[str, ...] = ()
-    """Parts of the prompt that differ between equal runs (what a command printed: times, temporary
-    paths). They are left out of `digest`, and of nothing else."""
+    stable: str | None = None
+    """The prompt without what differs between equal runs (what a command printed: times, temporary
+    paths); None when the whole prompt is stable. Only `digest` reads it."""
 
     @property
     def digest(self) -> str:
-        """Identity across runs: SHA-256 over role, subject, attempt and the prompt's stable parts."""
-        stable = self.prompt
-        for part in sorted(self.volatile, key=len, reverse=True):
-            if part:
-                stable = stable.replace(part, "\x00")
+        """Identity across runs: SHA-256 over role, subject, attempt and the prompt's stable form."""
         head = f"{self.role}\n{self.subject}\n{self.attempt}\n"
-        return sha256_bytes((head + stable).encode("utf-8", "backslashreplace"))
+        text = head + (self.prompt if self.stable is None else self.stable)
+        return sha256_bytes(text.encode("utf-8", "backslashreplace"))
 
 
 @dataclass(frozen=True)
