@@ -38,6 +38,7 @@ VERIFY_SCRIPT = "scripts/verify.sh"
 # --- files ---------------------------------------------------------------------------------
 
 DEFAULT_TEMPLATE = "PLANNER_PROMPT.md"  # beside this module, also in an installed package
+REVISION_TEMPLATE = "REVISION_PROMPT.md"
 COMPILE_DIR = "compile"
 OUTPUT_DIR = "output"
 MANIFEST_FILE = "WORK_ORDERS_MANIFEST.json"
@@ -51,11 +52,18 @@ RAW_RESPONSE_FILE = "llm_raw_response_attempt_{attempt}.txt"
 REASONING_FILE = "llm_reasoning_attempt_{attempt}.txt"
 RAW_MANIFEST_FILE = "manifest_raw_attempt_{attempt}.json"
 ATTEMPT_ERRORS_FILE = "validation_errors_attempt_{attempt}.json"
+CALL_FILE = "llm_call_attempt_{attempt}.json"
 
 # --- the repository as the model sees it -----------------------------------------------------
 
 # About 15,000 tokens: the names of some 2,000 files, and still a small part of a prompt.
 MAX_REPO_LISTING_BYTES = 60 * 1024
+MAX_REPO_FILES = 1_000_000  # beyond this a plain directory was named by mistake, such as / or a home
+GIT_TIMEOUT_SECONDS = 60.0
+# More than any answer within the doubled output budget has: a plan to be revised is shown whole, and
+# only an endpoint that babbles is cut.
+MAX_PREVIOUS_ANSWER_BYTES = 600 * 1024
+MAX_FINDINGS_IN_PROMPT = 300
 # Specs and templates are prose; what is larger was pointed at by mistake.
 MAX_SPEC_BYTES = 10 * 1024 * 1024
 
