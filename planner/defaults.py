@@ -35,6 +35,12 @@ RETRY_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 SHELL_OPERATOR_TOKENS = frozenset({"|", "||", "&&", ";", ">", ">>", "<", "<<"})
 VERIFY_SCRIPT = "scripts/verify.sh"
 
+# What the executor of an order can be shown and may write, in KB of 1024 bytes. The factory sets these;
+# the planner tells its model of them (a test compares the two).
+EXECUTOR_CONTEXT_KB = 200
+EXECUTOR_FILE_KB = 200
+EXECUTOR_ORDER_KB = 500
+
 # --- files ---------------------------------------------------------------------------------
 
 DEFAULT_TEMPLATE = "PLANNER_PROMPT.md"  # beside this module, also in an installed package
