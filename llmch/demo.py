@@ -145,8 +145,8 @@ def find_example(name: str | None) -> Example:
     directory = Path(name).absolute()
     if (directory / "spec.md").is_file():
         return Example(directory.name, directory, is_shipped=False)
-    names = ", ".join(example.name for example in shipped)
-    raise DemoError(f"no example {name!r}, and no directory with a spec.md either: there are {names}")
+    names = ", ".join(example.name for example in shipped) or "none"
+    raise DemoError(f"no example {name!r}, and no directory with a spec.md either; shipped: {names}")
 
 
 # --- the stage ---------------------------------------------------------------------------
