@@ -33,6 +33,9 @@ class LLMError(Exception):
     final = False
     """True when asking again cannot help: wrong key, no quota, a transcript that does not fit."""
 
+    usage: Usage | None = None
+    """What the failed call is known to have used: a cut or refused answer is paid for as well."""
+
 
 class EndpointError(LLMError):
     """The endpoint could not be reached, refused, failed, or broke its protocol."""
@@ -107,6 +110,10 @@ class Usage:
             self.output + other.output,
             self.reasoning + other.reasoning,
         )
+
+    def as_json(self) -> dict[str, int]:
+        """The form that artifacts hold."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -196,23 +203,30 @@ class Scripted:
 
 @dataclass
 class Metered:
-    """Passes requests on and keeps the sum of what the replies say was used."""
+    """Passes requests on and keeps the sum of what replies, and errors, say was used."""
 
     inner: LLM
     usage: Usage = field(default_factory=Usage)
     calls: int = 0
     uncounted: int = 0
-    """Replies that named no usage."""
+    """Calls that ended without naming any usage."""
 
     def __call__(self, request: Request) -> Reply:
         """The inner reply, counted."""
         self.calls += 1
-        reply = self.inner(request)
-        if reply.usage is None:
+        try:
+            reply = self.inner(request)
+        except LLMError as error:
+            self._count(error.usage)
+            raise
+        self._count(reply.usage)
+        return reply
+
+    def _count(self, usage: Usage | None) -> None:
+        if usage is None:
             self.uncounted += 1
         else:
-            self.usage += reply.usage
-        return reply
+            self.usage += usage
 
 
 @dataclass

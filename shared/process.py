@@ -1,7 +1,8 @@
 """The one door to child processes: no shell, own session, bounded output, nobody left behind.
 
-Two ways in. `run` is for commands that are not trusted to end, to be quiet or to be alone: output
+Three ways in. `run` is for commands that are not trusted to end, to be quiet or to be alone: output
 goes to files. `run_captured` is for our own short questions (git): output comes back as bytes.
+`run_shown` is for our own programs (the demo): output goes where ours goes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ CANNOT_START = -1
 _POLL_SECONDS = 0.05
 _CHUNK = 64 * 1024
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG = 1
 
 ENVIRONMENT_ALLOWED = frozenset(
     [
@@ -336,6 +338,45 @@ def _children() -> list[int]:
     return found
 
 
+# --- our own work in a child -------------------------------------------------------------
+
+
+def in_child(work: Callable[[], int], interrupt: Interrupt) -> int:
+    """Run `work` in a forked process and return its exit code.
+
+    The child starts with everything this process has imported, which is the point. It ends when this
+    process dies (Linux). A signal that reaches this process is passed on once, and the child's end
+    is waited for: `interrupt` is not raised here. A child that a signal ended gives 128 + the signal.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        code = 2
+        try:
+            if sys.platform == "linux":
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+                if os.getppid() != parent:  # it died before we asked to be told
+                    os._exit(2)
+            code = work()
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(code)
+    passed_on = False
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return 128 - code if code < 0 else code
+        if interrupt.signum is not None and not passed_on:
+            passed_on = True
+            os.kill(pid, interrupt.signum)
+        time.sleep(_POLL_SECONDS / 10)
+
+
 # --- our own questions -------------------------------------------------------------------
 
 
@@ -409,3 +450,22 @@ def run_captured(
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
+
+
+def run_shown(argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], interrupt: Interrupt) -> int:
+    """Run one of our own programs on our terminal, without stdin, and return its exit code.
+
+    It stays in our process group, so that Ctrl-C reaches it too. A signal that came to us alone is
+    passed on, and the program is waited for: how it ends is its own business. Raises `OSError`.
+    """
+    child = subprocess.Popen(list(argv), cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL)
+    passed_on = False
+    while True:
+        try:
+            code = child.wait(timeout=_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            if interrupt.signum is not None and not passed_on:
+                passed_on = True
+                child.send_signal(interrupt.signum)
+        else:
+            return code if code >= 0 else 128 - code

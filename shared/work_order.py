@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from shared.files import JsonError, read_json
 
 MAX_CONTEXT_FILES = 10
+MAX_COMMAND_BYTES = 128 * 1024 - 1  # Linux starts no program with a longer argument
 MAX_WORK_ORDER_BYTES = 10 * 1024 * 1024
 MAX_PATH_BYTES = 4096
 MAX_COMPONENT_BYTES = 255
@@ -55,7 +56,8 @@ def normalize_path(text: str) -> str:
     Decides nothing: an empty text stays empty, a bad path stays bad (`checked_path` judges).
     """
     text = text.strip()
-    return posixpath.normpath(text) if text else text
+    # Some releases of Python 3.11 and 3.12 cut a path at its first NUL here, and so would hide it.
+    return posixpath.normpath(text) if text and "\0" not in text else text
 
 
 def checked_path(text: str) -> str:
@@ -70,9 +72,9 @@ def checked_path(text: str) -> str:
         return text
     path = normalize_path(text)
     if problem := next(_problems(text, path), None):
-        raise ValueError(f"{_quoted(text)} {problem}")
+        raise ValueError(f"{quoted(text)} {problem}")
     if _GLOB.search(path):
-        raise GlobInPath(f"{_quoted(text)} is a pattern; name each file, without any of * ? [")
+        raise GlobInPath(f"{quoted(text)} is a pattern; name each file, without any of * ? [")
     return path
 
 
@@ -104,15 +106,15 @@ def _component_problems(components: list[str]) -> Iterator[str]:
         yield f"is too long; a name has at most {MAX_COMPONENT_BYTES} bytes, a path {MAX_PATH_BYTES}"
 
 
-def _quoted(text: str) -> str:
-    # A message is one line on a terminal: the start of a 4 MB path says enough.
-    return repr(text if len(text) <= 120 else text[:120] + "…")
-
-
 def _is_dot_git(component: str) -> bool:
     # NTFS drops trailing dots and spaces, opens streams after a colon, and knows .git as GIT~1.
     name = _HFS_IGNORED.sub("", component).partition(":")[0].rstrip(". ")
     return name.casefold() in (".git", "git~1")
+
+
+def quoted(text: str) -> str:
+    """`text` as a message shows it: on one line, control characters visible, at most 120 characters."""
+    return repr(text if len(text) <= 120 else text[:120] + "…")
 
 
 # --- the models ----------------------------------------------------------------------------
@@ -130,7 +132,9 @@ def _said(text: str) -> str:
 def _checked_command(text: str) -> str:
     if not text.strip():
         raise ValueError("is blank; name a program to run")
-    return _said(text)
+    if len(_said(text).encode()) > MAX_COMMAND_BYTES:
+        raise ValueError(f"is longer than {MAX_COMMAND_BYTES} bytes; put the code into a file of the plan")
+    return text
 
 
 _ID = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
@@ -138,7 +142,7 @@ _ID = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
 
 def _checked_id(text: str) -> str:
     if not _ID.fullmatch(text) or len(text) > 64:
-        raise BadId(f"{_quoted(text)} is no id; use letters, digits and single hyphens, such as WO-01")
+        raise BadId(f"{quoted(text)} is no id; use letters, digits and single hyphens, such as WO-01")
     return text
 
 
@@ -290,7 +294,7 @@ def _sentence(item: Mapping[str, Any]) -> str:
     value = item["input"]
     words = {
         "kind": _kind(value),
-        "shown": _quoted(value) if isinstance(value, str) else _kind(value),
+        "shown": quoted(value) if isinstance(value, str) else _kind(value),
         **item.get("ctx", {}),
     }
     template = _SENTENCES.get(item["type"])

@@ -1,0 +1,17 @@
+"""`python -m factory`: run work orders."""
+
+import os
+import sys
+
+# `python -m` puts the current directory first, and a repository with a `json.py` in it must not run
+# inside our process. This comes before every other import.
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if not sys.flags.safe_path and sys.path and sys.path[0] != _HOME:
+    sys.path.pop(0)
+    if _HOME not in sys.path:
+        sys.path.append(_HOME)
+
+from factory.cli import main  # noqa: E402  after the path is clean
+
+if __name__ == "__main__":
+    sys.exit(main())

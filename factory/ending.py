@@ -1,0 +1,33 @@
+"""How a command ends: an error becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+
+from factory.defaults import Exit
+from factory.workspace import Refused
+from shared.console import Console
+from shared.process import Interrupted
+
+
+def ending_of(work: Callable[[], int], console: Console, *, debug: bool) -> int:
+    """The exit code of `work`, or of the error that ended it, told in one line.
+
+    The one handler at the very outside: nothing below it prints an error or ends the process.
+    """
+    try:
+        return work()
+    except Refused as refusal:
+        console.error(str(refusal))
+        return Exit.FAIL
+    except Interrupted as interruption:
+        console.error(f"{interruption}; the repository was not touched")
+        return interruption.exit_code
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+        # What nobody foresaw, outside of a run that could record it.
+        if debug:
+            traceback.print_exc(file=sys.stderr)
+        console.error(f"{type(error).__name__}: {error} (--debug shows where)")
+        return Exit.CRASH

@@ -1,0 +1,87 @@
+"""TR: object to a proposal, or write it into the scratch tree."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import replace
+
+from factory.bench import Attempt, Bench
+from factory.defaults import ARTIFACT_WRITE_RESULT, MAX_JSON_PAYLOAD_BYTES
+from factory.schemas import FailureBrief, Stage, WriteProposal, brief
+from factory.tree_files import NotAFile, read_file, write_files
+from shared.events import StepDone
+from shared.files import EMPTY_SHA256, save_json, sha256_bytes
+from shared.work_order import WorkOrder, normalize_path
+
+
+def tr_node(attempt: Attempt, bench: Bench) -> Attempt:
+    """Write the proposal, or say why not. Nothing is written while there is any objection."""
+    assert attempt.proposal is not None
+    proposal = attempt.proposal
+    touched = tuple(sorted({write.path for write in proposal.writes}))
+    failure = next(objections(attempt, bench), None)
+    if failure is None:
+        try:
+            write_files(bench.tree.path, [(write.path, write.data) for write in proposal.writes])
+        except OSError as error:
+            failure = brief(Stage.WRITE_FAILED, f"cannot write the proposal: {error}")
+    record = {
+        "write_ok": failure is None,
+        "touched_files": list(touched),
+        "errors": [] if failure is None else [failure.primary_error_excerpt],
+    }
+    save_json(bench.attempt_dir(attempt.index) / ARTIFACT_WRITE_RESULT, record)
+    files = f"{len(touched)} file{'s' if len(touched) != 1 else ''}"
+    bench.emit(
+        StepDone("write", ok=failure is None, detail=files if failure is None else failure.stage.value)
+    )
+    return replace(attempt, touched_files=touched, write_ok=failure is None, failure=failure)
+
+
+def objections(attempt: Attempt, bench: Bench) -> Iterator[FailureBrief]:
+    """What speaks against writing the proposal, most serious first. Looks, never touches."""
+    assert attempt.proposal is not None
+    faults = list(scope_faults(attempt.proposal, bench.order))
+    if faults:
+        yield brief(Stage.WRITE_SCOPE_VIOLATION, "\n".join(faults))
+        return
+    stale = []
+    for write in sorted(attempt.proposal.writes, key=lambda write: write.path):
+        try:
+            data = read_file(bench.tree.path, write.path, max_bytes=MAX_JSON_PAYLOAD_BYTES)
+        except NotAFile as error:
+            faults.append(f"{write.path}: {error}")
+            continue
+        except OSError as error:
+            yield brief(Stage.WRITE_FAILED, f"cannot read {write.path}: {error}")
+            return
+        now = EMPTY_SHA256 if data is None else sha256_bytes(data)
+        if write.base_sha256.strip().lower() != now:
+            state = "does not exist, so it must be" if data is None else "has now"
+            stale.append(f"{write.path}: base_sha256 is {write.base_sha256[:80]!r}, the file {state} {now}")
+        elif write.path not in attempt.shown:
+            stale.append(f"{write.path}: it could not be shown whole, so it may not be rewritten as a whole")
+    if faults:
+        yield brief(Stage.WRITE_SCOPE_VIOLATION, "\n".join(faults))
+    if stale:
+        yield brief(Stage.STALE_CONTEXT, "\n".join(stale))
+
+
+def scope_faults(proposal: WriteProposal, order: WorkOrder) -> Iterator[str]:
+    """Paths that the order does not let the proposal write, a sentence each."""
+    allowed = set(order.allowed_files)
+    forbidden = {normalize_path(entry) for entry in order.forbidden}
+    spellings: dict[str, str] = {}
+    for path in (write.path for write in proposal.writes):
+        if path not in allowed:
+            yield f"{path}: not in allowed_files ({', '.join(sorted(allowed))})"
+        elif path in forbidden:
+            yield f"{path}: the order forbids it"
+        # Two names that a file system may take for one would overwrite each other there.
+        folded = unicodedata.normalize("NFC", path).casefold()
+        earlier = spellings.setdefault(folded, path)
+        if earlier == path and list(w.path for w in proposal.writes).count(path) > 1:
+            yield f"{path}: written more than once"
+        elif earlier != path:
+            yield f"{path}: differs from {earlier} only in case or Unicode form"

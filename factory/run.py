@@ -1,0 +1,346 @@
+"""One work order, from its file to a commit: the order of effects, and the only wiring."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from factory.bench import Bench, Limits, WallLimitReached
+from factory.defaults import (
+    ADHOC_BRANCH_PART,
+    GIT_BRANCH_PREFIX,
+    PUSH_TIMEOUT_SECONDS,
+    PYTEST_ADDOPTS,
+    VERIFY_SCRIPT,
+    Exit,
+)
+from factory.ledger import Recovery
+from factory.records import OrderFile, Result, Run, begin, complete_dead_run, finish
+from factory.scratch import scratch_tree
+from factory.settings import RunSettings
+from factory.workspace import BranchPlan, Published, Refused, Repository, Step
+from shared.events import Bus, Committed, EventLog, Listener, Pushed, Recovered, RunStarted, Waiting, Warned
+from shared.llm import LLM, LLMError, Metered, Recorded, Replayed
+from shared.process import Interrupt, Interrupted, allowed_environment, local_runner, run_captured
+from shared.run_context import generate_ulid
+from shared.work_order import WorkOrder, WorkOrderError, load_work_order
+
+if TYPE_CHECKING:
+    from factory.graph import Walked  # the graph loads langgraph, which a refusal does not need
+
+_PLANNER_RUN_ID = re.compile(r"[0-9A-Za-z]{1,64}")
+
+At = Callable[[Step], None]
+
+
+def preload() -> None:
+    """Import what a run will need, so that a process forked from this one has it already."""
+    import factory.graph
+    import factory.llm
+    import openai  # noqa: F401
+
+
+def run_one(
+    settings: RunSettings,
+    work_order: Path,
+    listener: Listener,
+    interrupt: Interrupt,
+    *,
+    llm: LLM | None = None,
+    at: At = lambda _step: None,
+) -> int:
+    """Execute one work order and return the exit code (`factory.defaults.Exit`, or 128 + a signal).
+
+    Raises `Refused` before anything has happened: no request, no run directory, no change. After
+    that every ending, a crash and a signal included, leaves `run_summary.json` and `run.json` behind
+    and the repository either as it was or at the commit that passed. `llm` stands in for the model
+    that the settings name; `at` is told each step of a publication (tests kill the process there).
+    """
+    source = _read(work_order)
+    warning = check_verify_exempt_policy(source.order, allowed=settings.allow_verify_exempt)
+    bus = Bus(listener)
+    model = Metered(llm or _open_llm(settings, bus))
+    repository = Repository.open(settings.repo, settings.environment)
+    for flag, path in (("--artifacts-dir", settings.artifacts_root), ("--out", settings.out)):
+        if path is not None:
+            repository.refuse_inside(path, flag)
+    with repository.lock(on_wait=lambda text: bus(Waiting(text)), poll=interrupt.check), ExitStack() as stack:
+        recovery = _recover(repository, bus)
+        if recovery is not None and recovery.finished and recovery.order_sha256 == source.sha256:
+            run = _start(settings, source, None, bus, stack)
+            result = _already_done(recovery)
+        else:
+            plan = _plan(repository, settings, source.order)
+            run = _start(settings, source, plan, bus, stack)
+            if warning is not None:
+                bus(Warned(warning))
+            result = _guard(run, lambda: _carry_out(run, repository, plan, model, bus, interrupt, at))
+        usage = {**model.usage.as_json(), "calls": model.calls, "uncounted": model.uncounted}
+        finish(run, result, usage, bus)
+    return result.exit_code
+
+
+# --- before anything happens -------------------------------------------------------------
+
+
+def _read(path: Path) -> OrderFile:
+    try:
+        return OrderFile(path, path.read_bytes(), load_work_order(path))
+    except WorkOrderError as error:
+        raise Refused(str(error)) from None
+    except OSError as error:
+        raise Refused(f"cannot read {path}: {error.strerror}; --work-order names a WO-NN.json file") from None
+
+
+def check_verify_exempt_policy(order: WorkOrder, *, allowed: bool) -> str | None:
+    """Whether an exemption from verification is honoured; a warning where it is on trust.
+
+    Raises `Refused` for an exemption that neither the flag nor the planner's provenance covers.
+    """
+    if not order.verify_exempt or allowed:
+        return None
+    origin = order.provenance
+    if origin is not None and origin.bootstrap and origin.planner_run_id:
+        return f"{order.id} is exempt from the full verification, as planner run {origin.planner_run_id} marked it"
+    raise Refused(
+        f"{order.id} says verify_exempt, and no planner run vouches for it: "
+        "pass --allow-verify-exempt if you mean it, or remove the field"
+    )
+
+
+def branch_name(order: WorkOrder, ulid: str) -> str:
+    """The working branch when none is named: after the plan the order comes from, else ad hoc."""
+    origin = order.provenance.planner_run_id if order.provenance else None
+    part = origin if origin and _PLANNER_RUN_ID.fullmatch(origin) else ADHOC_BRANCH_PART
+    return f"{GIT_BRANCH_PREFIX}{part}/{ulid}"
+
+
+def _open_llm(settings: RunSettings, emit: Listener) -> LLM:
+    """The model that the settings name. Raises `Refused` when it cannot be had."""
+    try:
+        model: LLM
+        if settings.llm == "openai":
+            from factory.llm import open_chat
+
+            model = open_chat(settings, emit)
+        else:
+            model = Replayed(Path(settings.llm.removeprefix("replay:")))
+        return model if settings.record is None else Recorded(model, settings.record)
+    except (LLMError, OSError) as error:
+        raise Refused(str(error)) from None
+
+
+def _plan(repository: Repository, settings: RunSettings, order: WorkOrder) -> BranchPlan:
+    """Look at the repository and decide where the commit would go. Raises `Refused`."""
+    repository.look()
+    plan = repository.plan_branch(
+        settings.branch,
+        branch_name(order, generate_ulid()),
+        create=settings.create_branch,
+        reuse=settings.reuse_branch,
+        commit_hash=settings.commit_hash,
+    )
+    repository.refuse_blocked(order.allowed_files, plan)
+    return plan
+
+
+def _recover(repository: Repository, emit: Listener) -> Recovery | None:
+    """Finish or undo what a dead run left, and complete its records."""
+    recovery = repository.recover()
+    if recovery is None:
+        return None
+    published = Published(recovery.commit, recovery.tree, None) if recovery.finished else None
+    what = f"its commit is on {recovery.branch}" if recovery.finished else "it had changed nothing"
+    complete_dead_run(Path(recovery.run_dir), published, recovery.branch, what)
+    emit(Recovered(recovery.run_id, what))
+    return recovery
+
+
+def _already_done(recovery: Recovery) -> Result:
+    said = f"PASS {recovery.order_id}: run {recovery.run_id} had finished it before it was killed"
+    done = Published(recovery.commit, recovery.tree, None)
+    return Result(
+        "PASS", Exit.PASS, said, branch=recovery.branch, published=done, recovered_from=recovery.run_id
+    )
+
+
+# --- the run ------------------------------------------------------------------------------
+
+
+def _start(
+    settings: RunSettings, source: OrderFile, plan: BranchPlan | None, bus: Bus, stack: ExitStack
+) -> Run:
+    run = begin(settings, source, None if plan is None else plan.baseline)
+    log = EventLog(run.directory)
+    stack.callback(log.close)
+    bus.add(log)
+    answers = settings.model if settings.llm == "openai" else f"none: answers come from {settings.llm}"
+    shown = {"order": run.order.title, "repository": str(settings.repo), "model": answers}
+    if plan is not None:
+        shown |= {"branch": plan.name, "baseline": plan.baseline[:12]}
+    directory = str(run.directory)
+    bus(RunStarted("factory", run.run_id, run.order.id, directory, {**shown, "artifacts": directory}))
+    return run
+
+
+def _carry_out(
+    run: Run,
+    repository: Repository,
+    plan: BranchPlan,
+    model: LLM,
+    emit: Listener,
+    interrupt: Interrupt,
+    at: At,
+) -> Result:
+    """Walk the attempts in a scratch tree; on a pass commit, bring the checkout along, and push."""
+    from factory.graph import build_graph, walk
+
+    settings = run.settings
+    remote = repository.first_remote() if settings.push else None
+    limits = Limits(settings.max_attempts, settings.timeout_seconds, run.started + settings.max_wall_seconds)
+    with scratch_tree(repository, plan.baseline, settings.scratch, settings.share) as tree:
+        for note in tree.notes:
+            emit(Warned(note))
+        bench = Bench(
+            order=run.order,
+            tree=tree,
+            llm=model,
+            runner=local_runner(interrupt),
+            emit=emit,
+            run_dir=run.directory,
+            limits=limits,
+            environment=command_environment(settings, tree.private_tmp),
+            interrupt=interrupt,
+        )
+        walked = walk(build_graph(), replace(bench, fallback_python=_fallback_python(bench)))
+        if walked.last.failure is not None:
+            return _failed(walked)
+        interrupt.check()
+        # The critical section of a pass: from here to the end of `publish` no signal is looked at.
+        published = _publish(run, repository, plan, walked, at)
+    return _passed(run, repository, plan, remote, walked, published, emit, interrupt)
+
+
+def _failed(walked: Walked) -> Result:
+    last = walked.attempts[-1]
+    assert last.failure_brief is not None
+    count = f"{len(walked.attempts)} attempt{'s' if len(walked.attempts) != 1 else ''}"
+    said = f"FAIL after {count}: {last.failure_brief.stage.value}; the repository was not touched"
+    return Result("FAIL", Exit.FAIL, said, walked.attempts)
+
+
+def _publish(run: Run, repository: Repository, plan: BranchPlan, walked: Walked, at: At) -> Published:
+    assert walked.last.proposal is not None
+    writes = [(write.path, write.data) for write in walked.last.proposal.writes]
+    trailers = f"Work-Order: {run.order.id}\nLlmch-Run: {run.run_id}\n"
+    message = f"{run.order.id}: {run.order.title}\n\n{walked.last.proposal.summary}\n\n{trailers}"
+    return repository.publish(plan, writes, message, at=at)
+
+
+def _passed(
+    run: Run,
+    repository: Repository,
+    plan: BranchPlan,
+    remote: str | None,
+    walked: Walked,
+    published: Published,
+    emit: Listener,
+    interrupt: Interrupt,
+) -> Result:
+    *earlier, last = walked.attempts
+    last = last.model_copy(update={"repo_tree_hash_after": published.tree})
+    if published.commit is None:
+        emit(Warned("the proposal changes nothing: there is no commit to make"))
+    else:
+        emit(Committed(plan.name, published.commit, last.touched_files))
+    if published.checkout_problem is not None:
+        emit(Warned(published.checkout_problem))
+    push = None
+    if remote is not None:
+        problem = _push(repository, plan, remote, interrupt)
+        emit(Pushed(remote, plan.name, problem))
+        push = {"remote": remote, "branch": plan.name, "ok": problem is None, "problem": problem}
+    where = published.commit[:12] if published.commit else "nothing to commit"
+    said = f"PASS {run.order.id}: {where} on {plan.name}"
+    return Result("PASS", Exit.PASS, said, (*earlier, last), plan.name, published, push)
+
+
+def _push(repository: Repository, plan: BranchPlan, remote: str, interrupt: Interrupt) -> str | None:
+    try:
+        return repository.push(plan.name, remote, timeout=PUSH_TIMEOUT_SECONDS, poll=interrupt.check)
+    except Interrupted as interruption:
+        return str(interruption)  # the commit stands; what the user stopped is the push
+
+
+def _guard(run: Run, work: Callable[[], Result]) -> Result:
+    """The result of `work`, or of whatever ended it: every ending is a record, none a traceback."""
+    untouched = "the repository was not touched"
+    try:
+        return work()
+    except WallLimitReached:
+        limit = f"{run.settings.max_wall_seconds:g} s"
+        said = f"FAIL: the run reached its limit of {limit} (--max-wall); {untouched}"
+        return Result("FAIL", Exit.BUDGET, said, error=f"reached --max-wall of {limit}")
+    except Interrupted as interruption:
+        return _crashed(f"ERROR: {interruption}; {untouched}", interruption, interruption.exit_code)
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else Exit.CRASH
+        return _crashed(f"ERROR: a stage left with exit code {leaving.code!r}", leaving, code)
+    except Exception as error:  # noqa: BLE001  whatever it was, the run must leave its record
+        if run.settings.debug:
+            traceback.print_exc(file=sys.stderr)
+        where = "" if run.settings.debug else "; run_summary.json has the traceback"
+        return _crashed(f"ERROR: {type(error).__name__}: {error}{where}", error, Exit.CRASH)
+
+
+def _crashed(said: str, error: BaseException, code: int) -> Result:
+    return Result(
+        "ERROR",
+        code,
+        said,
+        rollback_failed=any(note.startswith("scratch tree") for note in getattr(error, "__notes__", ())),
+        error=f"{type(error).__name__}: {error}",
+        traceback="".join(traceback.format_exception(error)),
+    )
+
+
+# --- what commands run with ---------------------------------------------------------------
+
+
+def command_environment(settings: RunSettings, private_tmp: Path) -> dict[str, str]:
+    """What verification and acceptance commands see: an allow-list of the user's environment.
+
+    No bytecode and no pytest cache is written; temporary files have a directory of their own.
+    """
+    addopts = " ".join(filter(None, (settings.environment.get("PYTEST_ADDOPTS"), PYTEST_ADDOPTS)))
+    return allowed_environment(
+        settings.environment,
+        extra=settings.pass_env,
+        PYTHONDONTWRITEBYTECODE="1",
+        PYTEST_ADDOPTS=addopts,
+        TMPDIR=str(private_tmp),
+    )
+
+
+def _fallback_python(bench: Bench) -> str:
+    """The interpreter of the default verification: the user's `python` if it has pytest, else ours."""
+    if VERIFY_SCRIPT in bench.tree.files and not bench.order.verify_exempt:
+        return "python"
+    if bench.order.verify_exempt:
+        return "python" if shutil.which("python", path=bench.environment.get("PATH")) else sys.executable
+    probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pytest') is None)"
+    found = run_captured(
+        ["python", "-P", "-c", probe], cwd=bench.tree.path, env=bench.environment, timeout=30
+    )
+    if found.exit_code == 0:
+        return "python"
+    reason = "is not on PATH" if found.exit_code < 0 else "has no pytest"
+    bench.emit(Warned(f"`python` {reason}: the default verification runs with {sys.executable}"))
+    return sys.executable
