@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -233,8 +233,9 @@ class Metered:
 class Recorded:
     """Passes requests on and keeps each call as a file of `directory`: a transcript.
 
-    The request is on disk before it is sent, the reply before it is used. A directory that already
-    holds a transcript is continued. Raises `OSError` when it cannot be written.
+    The request is on disk before it is sent, the reply (or the error in its place) before it is
+    used. A directory that already holds a transcript is continued. Raises `OSError` when it cannot
+    be written.
     """
 
     inner: LLM
@@ -248,7 +249,9 @@ class Recorded:
         if not header.exists():
             head = {"format": TRANSCRIPT_FORMAT, "version": TRANSCRIPT_VERSION}
             save_json(header, {**head, "origin": self.origin, "note": self.note})
-        self._count = len(list(self.directory.glob("call-*.json")))
+        # The highest number, not how many: a transcript with a gap must not be written over.
+        numbers = (path.stem.removeprefix("call-") for path in self.directory.glob("call-*.json"))
+        self._count = max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     def __call__(self, request: Request) -> Reply:
         """The inner reply, after both halves of the call are on disk."""
@@ -259,18 +262,47 @@ class Recorded:
             "subject": request.subject,
             "attempt": request.attempt,
             "digest": request.digest,
-            "prompt": request.prompt,
+            "prompt": _storable(request.prompt),
         }
         save_json(path, {**call, "reply": None})
-        reply = self.inner(request)
-        save_json(path, {**call, "reply": reply.as_json()})
+        try:
+            reply = self.inner(request)
+        except LLMError as error:
+            save_json(path, {**call, "reply": None, "error": _error_as_json(error)})
+            raise
+        kept = replace(reply, text=_storable(reply.text), reasoning=_storable(reply.reasoning))
+        save_json(path, {**call, "reply": kept.as_json()})
         return reply
+
+
+def _storable(text: str) -> str:
+    # JSON would take a lone surrogate, and our own strict reader would then refuse the whole file.
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+# What a recorded error is when it is replayed; a subclass that is not named here is its parent.
+_ERROR_KINDS: dict[str, type[LLMError]] = {
+    kind.__name__: kind for kind in (QuotaError, EndpointError, AnswerCut, AnswerRefused)
+}
+
+
+def _error_as_json(error: LLMError) -> dict[str, Any] | None:
+    kind = next((name for name, kind in _ERROR_KINDS.items() if isinstance(error, kind)), None)
+    if kind is None:
+        return None
+    return {
+        "kind": kind,
+        "message": _storable(str(error)),
+        "status": error.status if isinstance(error, EndpointError) else None,
+        "final": error.final,
+        "usage": None if error.usage is None else error.usage.as_json(),
+    }
 
 
 class Replayed:
     """Answers from a transcript: the reply whose request had the same digest, each one once.
 
-    Raises `TranscriptError` when the directory holds no readable transcript, and on a request that
+    A call that had ended in an error ends in the same one again. Raises `TranscriptError` when the directory holds no readable transcript, and on a request that
     was not recorded, naming the recorded one for the same attempt where there is one.
     """
 
@@ -297,8 +329,12 @@ class Replayed:
         """The recorded reply for this very request."""
         wanted = request.digest
         for index, call in enumerate(self._calls):
-            if call.get("digest") == wanted and isinstance(call.get("reply"), dict):
+            if call.get("digest") != wanted:
+                continue
+            if isinstance(call.get("reply"), dict):
                 return _reply_from(self._calls.pop(index)["reply"], self.directory)
+            if isinstance(call.get("error"), dict):
+                raise _error_from(self._calls.pop(index)["error"], self.directory)
         raise TranscriptError(self._mismatch(request))
 
     def _mismatch(self, request: Request) -> str:
@@ -313,10 +349,31 @@ class Replayed:
 
 def _reply_from(value: dict[str, Any], directory: Path) -> Reply:
     try:
-        usage = value.get("usage")
-        return Reply(**{**value, "usage": None if usage is None else Usage(**usage)})
+        reply = Reply(**{**value, "usage": _usage_from(value.get("usage"))})
     except TypeError as error:
         raise TranscriptError(f"a reply in {directory} has another form: {error}") from None
+    if not isinstance(reply.text, str) or not isinstance(reply.reasoning, str):
+        raise TranscriptError(f"a reply in {directory} has another form: its text is not text")
+    return reply
+
+
+def _error_from(value: dict[str, Any], directory: Path) -> LLMError:
+    kind = _ERROR_KINDS.get(str(value.get("kind")))
+    if kind is None:
+        return TranscriptError(f"an error in {directory} is of no known kind: {value.get('kind')!r}")
+    error = kind(str(value.get("message")))
+    if isinstance(error, EndpointError) and isinstance(value.get("status"), int):
+        error.status = value["status"]
+    error.final = value.get("final") is True
+    try:
+        error.usage = _usage_from(value.get("usage"))
+    except TypeError as problem:
+        return TranscriptError(f"an error in {directory} has another form: {problem}")
+    return error
+
+
+def _usage_from(value: Any) -> Usage | None:
+    return None if value is None else Usage(**value)
 
 
 def _first_difference(recorded: str, asked: str) -> str:
