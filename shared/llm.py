@@ -302,8 +302,9 @@ def _error_as_json(error: LLMError) -> dict[str, Any] | None:
 class Replayed:
     """Answers from a transcript: the reply whose request had the same digest, each one once.
 
-    A call that had ended in an error ends in the same one again. Raises `TranscriptError` when the directory holds no readable transcript, and on a request that
-    was not recorded, naming the recorded one for the same attempt where there is one.
+    A call that had ended in an error ends in the same one again. Raises `TranscriptError` when the
+    directory holds no readable transcript, and on a request that was not recorded, naming the
+    recorded one for the same attempt where there is one.
     """
 
     def __init__(self, directory: Path) -> None:
