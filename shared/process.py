@@ -407,13 +407,15 @@ def run_captured(
     stdin: bytes = b"",
     timeout: float,
     on_wait: Callable[[], None] | None = None,
+    keep_open: Sequence[int] = (),
 ) -> Captured:
     """Run one of our own commands to its end and return its output.
 
     It runs in a session of its own, so that Ctrl-C at the terminal reaches us and not git in the
     middle of a write. A command that cannot start or takes longer than `timeout` seconds gets exit
     code -1 and says so in `stderr`. `on_wait` is called several times a second; what it raises ends
-    the command and passes through.
+    the command and passes through. The descriptors in `keep_open` are the command's too: a lock on
+    one of them is held until the command has ended, even when we are killed before it.
     """
     try:
         child = subprocess.Popen(
@@ -424,6 +426,7 @@ def run_captured(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=tuple(keep_open),
         )
     except (OSError, ValueError) as error:
         return Captured(CANNOT_START, b"", f"cannot start {argv[0]}: {error}".encode())
