@@ -77,14 +77,14 @@ _OPTIONS: list[Callable[[F], F]] = [
         "--llm", default="openai", show_default=True, callback=_llm, metavar="openai|replay:DIR",
         help="Who answers: the endpoint (OPENAI_API_KEY, OPENAI_BASE_URL), or a transcript.",
     ),
-    click.option("--record", type=click.Path(path_type=Path), help="Keep a transcript of every model call in this directory."),
+    click.option("--record", type=click.Path(path_type=Path), help="Keep a transcript of all model calls."),
     click.option(
         "--max-attempts", default=DEFAULT_MAX_ATTEMPTS, show_default=True, type=click.IntRange(1, 1000),
         help="Attempts per work order.",
     ),
     click.option(
-        "--timeout-seconds", default=DEFAULT_TIMEOUT_SECONDS, show_default=True, type=float, callback=_positive,
-        help="Bound of one command and of one model call.",
+        "--timeout-seconds", default=DEFAULT_TIMEOUT_SECONDS, show_default=True, type=float,
+        callback=_positive, help="Bound of one command and of one model call.",
     ),
     click.option(
         "--max-wall", "max_wall_seconds", default=DEFAULT_MAX_WALL_SECONDS, show_default=True, type=float,
@@ -100,10 +100,13 @@ _OPTIONS: list[Callable[[F], F]] = [
         "--scratch", type=click.Choice(["auto", "worktree", "overlay"]), default="auto", show_default=True,
         help="How the scratch tree is made.",
     ),
-    click.option("--share", multiple=True, metavar="PATH", help="A further ignored path that commands get a copy of."),
-    click.option("--pass-env", multiple=True, metavar="NAME", help="A further environment variable that commands see."),
+    click.option("--share", multiple=True, metavar="PATH", help="An ignored path commands get a copy of."),
+    click.option("--pass-env", multiple=True, metavar="NAME", help="A variable that commands may see."),
     click.option("--out", type=click.Path(path_type=Path), help="Copy the finished run directory here too."),
-    click.option("--artifacts-dir", type=click.Path(path_type=Path), help="Where runs are kept [$ARTIFACTS_DIR, ./artifacts]."),
+    click.option(
+        "--artifacts-dir", type=click.Path(path_type=Path),
+        help="Where runs are kept; else $ARTIFACTS_DIR, else ./artifacts.",
+    ),
     click.option("--verbose", is_flag=True, help="Say more."),
     click.option("--quiet", is_flag=True, help="Say verdicts and errors only."),
     click.option("--no-color", is_flag=True, help="No colour, whatever the terminal."),
@@ -123,7 +126,7 @@ def _run_options(command: F) -> F:
 )
 @_run_options
 def run_command(work_order: Path, **flags: Any) -> int:
-    """Execute one work order.
+    r"""Execute one work order.
 
     \b
     Example: factory run --repo . --work-order plan/WO-01.json
@@ -146,7 +149,7 @@ def run_command(work_order: Path, **flags: Any) -> int:
 )
 @_run_options
 def run_all_command(workdir: Path, start: str | None, **flags: Any) -> int:
-    """Execute every work order of a directory, in order, on one branch; stop at the first failure.
+    r"""Execute every work order of a directory, in order, on one branch; stop at the first failure.
 
     \b
     Example: factory run-all --repo . --workdir plan

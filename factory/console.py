@@ -24,7 +24,7 @@ from shared.events import (
 )
 
 
-def narrator(console: Console) -> Listener:
+def narrator(console: Console) -> Listener:  # noqa: C901  one arm per event, each a line
     """A listener that tells the story of a run to `console`."""
 
     def tell(event: Event) -> None:  # noqa: C901, PLR0912  one arm per event, each a line
@@ -38,9 +38,8 @@ def narrator(console: Console) -> Listener:
             case ModelAsked():
                 console.detail(f"asked the model, {event.prompt_bytes} bytes")
             case ModelWaiting():
-                console.info(
-                    f"  waiting {event.seconds:.1f} s before try {event.next_try} of {event.of}: {event.reason}"
-                )
+                which = f"try {event.next_try} of {event.of}"
+                console.info(f"  waiting {event.seconds:.1f} s before {which}: {event.reason}")
             case ModelAnswered():
                 console.step("answer", ok=True, detail=f"{event.seconds:.1f} s{_tokens(event.usage)}")
             case StepDone():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
@@ -76,8 +76,12 @@ def walk(graph: Graph, bench: Bench) -> Walked:
     return Walked(end["attempt"], end["attempts"])
 
 
-def _node(stage: Stage) -> Callable[[FactoryState, Runtime[Bench]], dict[str, Any]]:
-    def node(state: FactoryState, runtime: Runtime[Bench]) -> dict[str, Any]:
+class _Node(Protocol):
+    def __call__(self, state: FactoryState, *, runtime: Runtime[Bench]) -> dict[str, Any]: ...
+
+
+def _node(stage: Stage) -> _Node:
+    def node(state: FactoryState, *, runtime: Runtime[Bench]) -> dict[str, Any]:
         bench, attempt = runtime.context, state["attempt"]
         bench.interrupt.check()
         if stage is se_node:
@@ -94,7 +98,7 @@ def _route_to(onward: str) -> Callable[[FactoryState], str]:
     return route
 
 
-def _finalize_node(state: FactoryState, runtime: Runtime[Bench]) -> dict[str, Any]:
+def _finalize_node(state: FactoryState, *, runtime: Runtime[Bench]) -> dict[str, Any]:
     attempt, bench = state["attempt"], runtime.context
     record = _record(attempt, bench)
     attempts = (*state["attempts"], record)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from factory.bench import Attempt, Bench
 from factory.defaults import (
     ARTIFACT_ACCEPTANCE_RESULT,
     ARTIFACT_VERIFY_RESULT,
-    COMPILE_COMMAND,
-    FALLBACK_VERIFY_COMMANDS,
     MAX_EXCERPT_CHARS,
-    VERIFY_COMMAND,
-    VERIFY_SCRIPT,
 )
 from factory.schemas import CmdResult, FailureBrief, Stage, brief, excerpt_of, excerpt_of_streams
+from factory.verification import verification_of
 from shared.events import CommandEnded, StepDone
 from shared.files import save_json
 
@@ -43,34 +40,6 @@ def po_node(attempt: Attempt, bench: Bench) -> Attempt:
 
 
 # --- verification ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Verification:
-    """The commands that judge the whole repository, and how the model is told of them."""
-
-    commands: tuple[tuple[str, ...], ...]
-    description: str
-
-
-def verification_of(bench: Bench) -> Verification:
-    """What verifies this tree as it is now: the repository's script, else the default for Python."""
-    if bench.order.verify_exempt:
-        command = _with_python(COMPILE_COMMAND, bench)
-        return Verification(
-            (command,), f"`{shlex.join(COMPILE_COMMAND)}` (the full verification comes later)"
-        )
-    if VERIFY_SCRIPT in bench.tree.files:
-        return Verification((VERIFY_COMMAND,), f"`{shlex.join(VERIFY_COMMAND)}`")
-    commands = tuple(_with_python(command, bench) for command in FALLBACK_VERIFY_COMMANDS)
-    described = ", ".join(f"`{shlex.join(command)}`" for command in FALLBACK_VERIFY_COMMANDS)
-    if VERIFY_SCRIPT in bench.order.allowed_files:
-        described = f"`{shlex.join(VERIFY_COMMAND)}` if you write that script, else {described}"
-    return Verification(commands, described)
-
-
-def _with_python(command: tuple[str, ...], bench: Bench) -> tuple[str, ...]:
-    return (bench.fallback_python, *command[1:])
 
 
 def _verify(attempt: Attempt, bench: Bench) -> Attempt:

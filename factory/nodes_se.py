@@ -19,16 +19,16 @@ from factory.defaults import (
     MAX_PROPOSAL_BYTES,
     MAX_RAW_ANSWER_EXCERPT_CHARS,
 )
-from factory.nodes_po import verification_of
 from factory.schemas import FailureBrief, Stage, WriteProposal, brief, excerpt_of, proposal_schema
 from factory.scratch import ScratchTree
 from factory.tree_files import NotAFile, read_file
+from factory.verification import verification_of
 from shared.answers import json_object_in
 from shared.events import ModelAnswered, ModelAsked, StepDone
 from shared.files import EMPTY_SHA256, JsonError, save_json, sha256_bytes, write_text
 from shared.llm import AnswerCut, AnswerRefused, LLMError, Reply, Request
 from shared.template import render
-from shared.work_order import WorkOrder
+from shared.work_order import WorkOrder, problems_of
 
 _TEMPLATE = resources.files("factory").joinpath("FACTORY_PROMPT.md").read_text("utf-8")
 _VOLATILE = "[output of the command]"
@@ -90,10 +90,7 @@ def parse_proposal(reply: Reply) -> WriteProposal | FailureBrief:
 
 
 def _first_faults(error: pydantic.ValidationError, most: int = 5) -> str:
-    faults = [
-        f"{'.'.join(map(str, fault['loc'])) or 'the object'}: {fault['msg']}"
-        for fault in error.errors(include_url=False, include_input=False, include_context=False)
-    ]
+    faults = [f"{problem.field or 'the object'} {problem.message}" for problem in problems_of(error)]
     more = f"; and {len(faults) - most} more" if len(faults) > most else ""
     return "; ".join(faults[:most]) + more
 

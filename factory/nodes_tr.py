@@ -73,7 +73,8 @@ def scope_faults(proposal: WriteProposal, order: WorkOrder) -> Iterator[str]:
     allowed = set(order.allowed_files)
     forbidden = {normalize_path(entry) for entry in order.forbidden}
     spellings: dict[str, str] = {}
-    for path in (write.path for write in proposal.writes):
+    paths = [write.path for write in proposal.writes]
+    for path in paths:
         if path not in allowed:
             yield f"{path}: not in allowed_files ({', '.join(sorted(allowed))})"
         elif path in forbidden:
@@ -81,7 +82,7 @@ def scope_faults(proposal: WriteProposal, order: WorkOrder) -> Iterator[str]:
         # Two names that a file system may take for one would overwrite each other there.
         folded = unicodedata.normalize("NFC", path).casefold()
         earlier = spellings.setdefault(folded, path)
-        if earlier == path and list(w.path for w in proposal.writes).count(path) > 1:
+        if earlier == path and paths.count(path) > 1:
             yield f"{path}: written more than once"
         elif earlier != path:
             yield f"{path}: differs from {earlier} only in case or Unicode form"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,11 +41,24 @@ _PLANNER_RUN_ID = re.compile(r"[0-9A-Za-z]{1,64}")
 At = Callable[[Step], None]
 
 
+@dataclass(frozen=True)
+class _Job:
+    """Everything that carrying out one order needs."""
+
+    run: Run
+    repository: Repository
+    plan: BranchPlan
+    remote: str | None
+    model: LLM
+    emit: Listener
+    interrupt: Interrupt
+    at: At
+
+
 def preload() -> None:
     """Import what a run will need, so that a process forked from this one has it already."""
-    import factory.graph
-    import factory.llm
-    import openai  # noqa: F401
+    for name in ("factory.graph", "factory.llm", "openai"):
+        importlib.import_module(name)
 
 
 def run_one(
@@ -78,10 +92,12 @@ def run_one(
             result = _already_done(recovery)
         else:
             plan = _plan(repository, settings, source.order)
+            remote = repository.first_remote() if settings.push else None
             run = _start(settings, source, plan, bus, stack)
             if warning is not None:
                 bus(Warned(warning))
-            result = _guard(run, lambda: _carry_out(run, repository, plan, model, bus, interrupt, at))
+            job = _Job(run, repository, plan, remote, model, bus, interrupt, at)
+            result = _guard(run, lambda: _carry_out(job))
         usage = {**model.usage.as_json(), "calls": model.calls, "uncounted": model.uncounted}
         finish(run, result, usage, bus)
     return result.exit_code
@@ -108,7 +124,9 @@ def check_verify_exempt_policy(order: WorkOrder, *, allowed: bool) -> str | None
         return None
     origin = order.provenance
     if origin is not None and origin.bootstrap and origin.planner_run_id:
-        return f"{order.id} is exempt from the full verification, as planner run {origin.planner_run_id} marked it"
+        return (
+            f"{order.id} is exempt from the full verification: planner run {origin.planner_run_id} marked it"
+        )
     raise Refused(
         f"{order.id} says verify_exempt, and no planner run vouches for it: "
         "pass --allow-verify-exempt if you mean it, or remove the field"
@@ -190,42 +208,33 @@ def _start(
     return run
 
 
-def _carry_out(
-    run: Run,
-    repository: Repository,
-    plan: BranchPlan,
-    model: LLM,
-    emit: Listener,
-    interrupt: Interrupt,
-    at: At,
-) -> Result:
+def _carry_out(job: _Job) -> Result:
     """Walk the attempts in a scratch tree; on a pass commit, bring the checkout along, and push."""
     from factory.graph import build_graph, walk
 
-    settings = run.settings
-    remote = repository.first_remote() if settings.push else None
-    limits = Limits(settings.max_attempts, settings.timeout_seconds, run.started + settings.max_wall_seconds)
-    with scratch_tree(repository, plan.baseline, settings.scratch, settings.share) as tree:
+    run, settings = job.run, job.run.settings
+    deadline = run.started + settings.max_wall_seconds
+    with scratch_tree(job.repository, job.plan.baseline, settings.scratch, settings.share) as tree:
         for note in tree.notes:
-            emit(Warned(note))
+            job.emit(Warned(note))
         bench = Bench(
             order=run.order,
             tree=tree,
-            llm=model,
-            runner=local_runner(interrupt),
-            emit=emit,
+            llm=job.model,
+            runner=local_runner(job.interrupt),
+            emit=job.emit,
             run_dir=run.directory,
-            limits=limits,
+            limits=Limits(settings.max_attempts, settings.timeout_seconds, deadline),
             environment=command_environment(settings, tree.private_tmp),
-            interrupt=interrupt,
+            interrupt=job.interrupt,
         )
         walked = walk(build_graph(), replace(bench, fallback_python=_fallback_python(bench)))
         if walked.last.failure is not None:
             return _failed(walked)
-        interrupt.check()
+        job.interrupt.check()
         # The critical section of a pass: from here to the end of `publish` no signal is looked at.
-        published = _publish(run, repository, plan, walked, at)
-    return _passed(run, repository, plan, remote, walked, published, emit, interrupt)
+        published = _publish(job, walked)
+    return _passed(job, walked, published)
 
 
 def _failed(walked: Walked) -> Result:
@@ -236,45 +245,39 @@ def _failed(walked: Walked) -> Result:
     return Result("FAIL", Exit.FAIL, said, walked.attempts)
 
 
-def _publish(run: Run, repository: Repository, plan: BranchPlan, walked: Walked, at: At) -> Published:
+def _publish(job: _Job, walked: Walked) -> Published:
     assert walked.last.proposal is not None
+    order = job.run.order
     writes = [(write.path, write.data) for write in walked.last.proposal.writes]
-    trailers = f"Work-Order: {run.order.id}\nLlmch-Run: {run.run_id}\n"
-    message = f"{run.order.id}: {run.order.title}\n\n{walked.last.proposal.summary}\n\n{trailers}"
-    return repository.publish(plan, writes, message, at=at)
+    trailers = f"Work-Order: {order.id}\nLlmch-Run: {job.run.run_id}\n"
+    message = f"{order.id}: {order.title}\n\n{walked.last.proposal.summary}\n\n{trailers}"
+    return job.repository.publish(job.plan, writes, message, at=job.at)
 
 
-def _passed(
-    run: Run,
-    repository: Repository,
-    plan: BranchPlan,
-    remote: str | None,
-    walked: Walked,
-    published: Published,
-    emit: Listener,
-    interrupt: Interrupt,
-) -> Result:
+def _passed(job: _Job, walked: Walked, published: Published) -> Result:
     *earlier, last = walked.attempts
     last = last.model_copy(update={"repo_tree_hash_after": published.tree})
+    branch = job.plan.name
     if published.commit is None:
-        emit(Warned("the proposal changes nothing: there is no commit to make"))
+        job.emit(Warned("the proposal changes nothing: there is no commit to make"))
     else:
-        emit(Committed(plan.name, published.commit, last.touched_files))
+        job.emit(Committed(branch, published.commit, last.touched_files))
     if published.checkout_problem is not None:
-        emit(Warned(published.checkout_problem))
+        job.emit(Warned(published.checkout_problem))
     push = None
-    if remote is not None:
-        problem = _push(repository, plan, remote, interrupt)
-        emit(Pushed(remote, plan.name, problem))
-        push = {"remote": remote, "branch": plan.name, "ok": problem is None, "problem": problem}
+    if job.remote is not None:
+        problem = _push(job, job.remote)
+        job.emit(Pushed(job.remote, branch, problem))
+        push = {"remote": job.remote, "branch": branch, "ok": problem is None, "problem": problem}
     where = published.commit[:12] if published.commit else "nothing to commit"
-    said = f"PASS {run.order.id}: {where} on {plan.name}"
-    return Result("PASS", Exit.PASS, said, (*earlier, last), plan.name, published, push)
+    said = f"PASS {job.run.order.id}: {where} on {branch}"
+    return Result("PASS", Exit.PASS, said, (*earlier, last), branch, published, push)
 
 
-def _push(repository: Repository, plan: BranchPlan, remote: str, interrupt: Interrupt) -> str | None:
+def _push(job: _Job, remote: str) -> str | None:
     try:
-        return repository.push(plan.name, remote, timeout=PUSH_TIMEOUT_SECONDS, poll=interrupt.check)
+        poll = job.interrupt.check
+        return job.repository.push(job.plan.name, remote, timeout=PUSH_TIMEOUT_SECONDS, poll=poll)
     except Interrupted as interruption:
         return str(interruption)  # the commit stands; what the user stopped is the push
 

@@ -51,13 +51,13 @@ class Stage(StrEnum):
 
 
 _REMINDERS = {
-    Stage.PREFLIGHT: "Every precondition must hold before the work order starts; the plan is wrong, not the answer.",
+    Stage.PREFLIGHT: "Every precondition must hold before the work order starts: the plan is wrong.",
     Stage.LLM_OUTPUT_INVALID: "Answer with exactly one JSON object of the given form and nothing around it.",
-    Stage.WRITE_SCOPE_VIOLATION: "Write only the allowed files, each of them at most once, never through a link.",
-    Stage.STALE_CONTEXT: "base_sha256 is the SHA-256 shown for the file now; for a file that does not exist it is "
-    "the SHA-256 of no bytes.",
-    Stage.WRITE_FAILED: "The files could not be written; the machine is at fault, not the answer.",
-    Stage.VERIFY_FAILED: "The global verification must pass on the whole repository before acceptance is tried.",
+    Stage.WRITE_SCOPE_VIOLATION: "Write only allowed files, each at most once, never through a link.",
+    Stage.STALE_CONTEXT: "base_sha256 is the SHA-256 shown for the file as it is now; for a file that does "
+    "not exist it is the SHA-256 of no bytes.",
+    Stage.WRITE_FAILED: "The files could not be written: the machine is at fault, not the answer.",
+    Stage.VERIFY_FAILED: "The verification of the whole repository must pass before acceptance is tried.",
     Stage.ACCEPTANCE_FAILED: "Every postcondition must hold and every acceptance command must exit 0.",
     Stage.EXCEPTION: "The model endpoint gave no answer.",
 }

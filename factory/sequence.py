@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from factory.console import narrator
@@ -55,7 +56,10 @@ def run_all(
             if code == 0:
                 passed.append(item.order.id)
                 code = 128 + (interrupt.signum or 0)
-            _closing(console, passed, planned[len(passed) :], code, settings, workdir)
+            rest = planned[len(passed) :]
+            _closing(console, passed, rest, code)
+            if rest:
+                console.info(_how_to_go_on(settings, workdir, rest[0].order.id))
             return code
         passed.append(item.order.id)
     console.verdict(f"all {len(passed)} work orders passed on {branch}", ok=True)
@@ -87,7 +91,7 @@ def read_plan(workdir: Path) -> list[Planned]:
         except WorkOrderError as error:
             faults.append(str(error))
     planned.sort(key=lambda item: item.number)
-    for earlier, later in zip(planned, planned[1:], strict=False):
+    for earlier, later in pairwise(planned):
         if earlier.number == later.number:
             faults.append(f"{earlier.path.name} and {later.path.name} have the same number")
     if faults:
@@ -110,29 +114,16 @@ def _from(start: str | None, planned: list[Planned]) -> list[Planned]:
     )
 
 
-def _closing(
-    console: Console,
-    passed: Sequence[str],
-    rest: Sequence[Planned],
-    code: int,
-    settings: RunSettings,
-    workdir: Path,
-) -> None:
-    """Say what passed, what ended the sequence, what was not started, and how to go on."""
-    interrupted = code > 128
-    ended = "interrupted" if interrupted else "failed"
-    console.verdict(
-        "; ".join(
-            [
-                f"passed: {', '.join(passed) or 'none'}",
-                *([f"{ended}: {rest[0].order.id} (exit {code})"] if rest else [ended]),
-                f"not started: {', '.join(item.order.id for item in rest[1:]) or 'none'}",
-            ]
-        ),
-        ok=False,
-    )
-    if not rest:
-        return
+def _closing(console: Console, passed: Sequence[str], rest: Sequence[Planned], code: int) -> None:
+    """Say what passed, what ended the sequence, and what was not started."""
+    ended = "interrupted" if code > 128 else "failed"
+    parts = [f"passed: {', '.join(passed) or 'none'}"]
+    if rest:
+        parts.append(f"{ended}: {rest[0].order.id} (exit {code})")
+    parts.append(f"not started: {', '.join(item.order.id for item in rest[1:]) or 'none'}")
+    console.verdict("; ".join(parts), ok=False)
+
+
+def _how_to_go_on(settings: RunSettings, workdir: Path, start: str) -> str:
     words = ["llmch", "run-all", "--repo", str(settings.repo), "--workdir", str(workdir)]
-    words += ["--branch", str(settings.branch), "--from", rest[0].order.id]
-    console.info("go on with: " + shlex.join(words))
+    return "go on with: " + shlex.join([*words, "--branch", str(settings.branch), "--from", start])

@@ -1,0 +1,1 @@
+"""Dated notes in one JSON file."""
