@@ -21,23 +21,30 @@ _FILES_AT_ONCE = 200  # each is held open until all are synced, and a process ma
 
 
 class OverwriteRefused(FileExistsError):
-    """The directory holds a plan already, or cannot hold one. The text says what to do next."""
+    """A directory holds a plan already, or cannot hold anything. The text says what to do next."""
 
 
 def check_overwrite(outdir: str | Path, overwrite: bool = False) -> None:
     """Raise `OverwriteRefused` when a plan cannot or may not be written to `outdir`. Changes nothing."""
     directory = Path(outdir)
-    if os.path.lexists(directory) and not directory.is_dir():
-        raise OverwriteRefused(f"--outdir {directory} is not a directory; name another one")
-    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise OverwriteRefused(f"--outdir {directory}: {nearest} cannot be written to; name another one")
+    check_writable(directory, "--outdir")
     if not overwrite and (found := plan_files(directory)):
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         raise OverwriteRefused(
             f"--outdir {directory} holds a plan already ({found[0].name}{more}); "
             "name another directory, or replace it with --overwrite"
         )
+
+
+def check_writable(directory: Path, flag: str) -> None:
+    """Raise `OverwriteRefused` when `directory` cannot be written to, or cannot be made. Changes nothing."""
+    if os.path.lexists(directory) and not directory.is_dir():
+        raise OverwriteRefused(f"{flag} {directory} is not a directory; name another one")
+    nearest = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
+    if not nearest.is_dir():
+        raise OverwriteRefused(f"{flag} {directory}: {nearest} is not a directory; name another one")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise OverwriteRefused(f"{flag} {directory}: {nearest} cannot be written to; name another one")
 
 
 def plan_files(directory: Path) -> list[Path]:

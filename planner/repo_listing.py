@@ -10,7 +10,7 @@ from pathlib import Path
 
 from planner.defaults import GIT_TIMEOUT_SECONDS, MAX_REPO_FILES, MAX_REPO_LISTING_BYTES
 from shared.console import printable
-from shared.process import allowed_environment, run_captured
+from shared.process import Captured, allowed_environment, run_captured
 
 
 class RepositoryError(ValueError):
@@ -35,6 +35,15 @@ def list_repository(repo: Path, on_wait: Callable[[], None] | None = None) -> fr
     return frozenset(_walked(repo, on_wait))
 
 
+def would_be_untracked(repo: Path, path: Path) -> bool:
+    """Whether something written to the directory `path` would show up as untracked in the git repository."""
+    inside = path.resolve().is_relative_to(repo.resolve())
+    if not inside or not os.path.lexists(repo / ".git"):
+        return False
+    # The directory may not exist yet, and a pattern such as `artifacts/` is only for directories.
+    return _git(repo, None, "check-ignore", "--quiet", f"{path.resolve()}/x").exit_code != 0
+
+
 # --- git ---------------------------------------------------------------------------------
 
 
@@ -47,10 +56,19 @@ def _tracked(repo: Path, on_wait: Callable[[], None] | None) -> frozenset[str]:
 
 
 def _git_fields(repo: Path, on_wait: Callable[[], None] | None, *options: str) -> list[str]:
+    listed = _git(repo, on_wait, "ls-files", "-z", *options)
+    if listed.exit_code != 0:
+        complaint = " ".join(listed.complaint.split())
+        raise RepositoryError(f"--repo {repo}: git cannot list its files: {complaint}")
+    # Bytes that are not UTF-8 become surrogates: such a name equals no path that a plan may name.
+    return [name for name in listed.stdout.decode("utf-8", "surrogateescape").split("\0") if name]
+
+
+def _git(repo: Path, on_wait: Callable[[], None] | None, *arguments: str) -> Captured:
     # Nothing that the repository configures may run, and no inherited GIT_DIR may lead elsewhere.
-    listed = run_captured(
-        ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-optional-locks",
-         "ls-files", "-z", *options],
+    quiet = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-optional-locks")
+    return run_captured(
+        ["git", *quiet, *arguments],
         cwd=repo,
         env=allowed_environment(
             os.environ,
@@ -60,12 +78,7 @@ def _git_fields(repo: Path, on_wait: Callable[[], None] | None, *options: str) -
         ),
         timeout=GIT_TIMEOUT_SECONDS,
         on_wait=on_wait,
-    )  # fmt: skip
-    if listed.exit_code != 0:
-        complaint = " ".join(listed.complaint.split())
-        raise RepositoryError(f"--repo {repo}: git cannot list its files: {complaint}")
-    # fsdecode's escape for odd bytes: such a name compares unequal to any path a plan may name.
-    return [name for name in listed.stdout.decode("utf-8", "surrogateescape").split("\0") if name]
+    )
 
 
 # --- a plain directory -------------------------------------------------------------------

@@ -196,6 +196,10 @@ class Bus:
         """Tell `listener` of everything from now on."""
         self._listeners.append(listener)
 
+    def remove(self, listener: Listener) -> None:
+        """Tell `listener` of nothing more."""
+        self._listeners.remove(listener)
+
     def __call__(self, event: Event) -> None:
         """Hand an event on."""
         for listener in self._listeners:

@@ -1,0 +1,24 @@
+"""`python -m planner`: make plans."""
+
+import os
+import sys
+
+# `python -m` puts the current directory first, and a repository with a `json.py` in it must not run
+# inside our process. This comes before every other import.
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if not sys.flags.safe_path and sys.path and sys.path[0] != _HOME:
+    sys.path.pop(0)
+    if _HOME not in sys.path:
+        sys.path.append(_HOME)
+
+from planner.cli import last_words, main  # noqa: E402  after the path is clean
+
+if __name__ == "__main__":
+    sys.excepthook = last_words
+    code = main()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader went away (`| head`). Without this the interpreter complains at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
