@@ -1,0 +1,206 @@
+"""Signals, crashes, kills and stuck locks: what is left behind, and how the next run fares."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from blackbox.harness import (
+    GOOD,
+    Desk,
+    Running,
+    a_task,
+    factory,
+    leftovers,
+    newest_dir,
+    passes,
+    read_json,
+    snapshot,
+    untouched,
+)
+from loopback import Answer, LoopbackEndpoint, Stall
+
+
+def start(desk: Desk, repo: Path, endpoint: LoopbackEndpoint, task: dict, *args: str) -> Running:
+    order = desk.write("order.json", task)
+    return desk.start("factory", "run", "--repo", repo, "--work-order", order, "--artifacts-dir", desk.artifacts,
+                      *args, endpoint=endpoint)  # fmt: skip
+
+
+def run_dir(desk: Desk) -> Path:
+    found = newest_dir(desk.artifacts / "factory")
+    assert found
+    return found
+
+
+def sleeper() -> tuple[str, str]:
+    mark = f"8{os.getpid()}{time.monotonic_ns() % 10**6}"
+    return mark, f"bash -c 'setsid sleep {mark} & sleep {mark}'"
+
+
+def asleep(mark: str) -> bool:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if f"sleep\0{mark}".encode() in (entry / "cmdline").read_bytes():
+                    return True
+            except OSError:
+                continue
+    return False
+
+
+@pytest.mark.rows("FE05", "FE01", "FE03", "FE04", "FE08", "FC19")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("moment", ["model call", "command"])
+def test_a_signal_ends_the_run_with_its_code_a_summary_and_an_untouched_repository(desk, moment, number, code):
+    repo = desk.repo()
+    mark, command = sleeper()
+    steps = [Stall()] if moment == "model call" else [Answer(GOOD)]
+    with LoopbackEndpoint(steps) as endpoint, untouched(repo):
+        running = start(desk, repo, endpoint, a_task(acceptance_commands=[command]))
+        running.until(lambda: endpoint.requests if moment == "model call" else asleep(mark))
+        running.signal(number)
+        outcome = running.finish(30)
+    assert outcome.exit_code == code, outcome
+    assert "Traceback" not in outcome.said
+    assert not asleep(mark)
+    summary = read_json(run_dir(desk) / "run_summary.json")
+    assert summary["verdict"] == "ERROR"
+    assert summary["rollback_failed"] is False
+    record = read_json(run_dir(desk) / "run.json")
+    assert "ERROR" in json.dumps(record)
+    assert leftovers(desk) == []
+    assert len(endpoint.requests) == 1
+
+
+@pytest.mark.rows("FE05")
+def test_ctrl_c_at_a_terminal_reaches_commands_only_through_us(desk):
+    """A terminal sends SIGINT to the whole foreground group, not to one process."""
+    repo = desk.repo()
+    mark, command = sleeper()
+    with LoopbackEndpoint([Answer(GOOD)]) as endpoint, untouched(repo):
+        running = start(desk, repo, endpoint, a_task(acceptance_commands=[command]))
+        running.until(lambda: asleep(mark))
+        os.killpg(running.process.pid, signal.SIGINT)
+        time.sleep(0.05)
+        os.killpg(running.process.pid, signal.SIGINT)
+        outcome = running.finish(30)
+    assert outcome.exit_code == 130, outcome
+    assert read_json(run_dir(desk) / "run_summary.json")["verdict"] == "ERROR"
+
+
+@pytest.mark.rows("FE01", "FE02", "FE03", "FE04", "FE08")
+def test_a_crash_is_exit_2_with_message_and_traceback_on_record(desk):
+    repo = desk.repo()
+
+    def sabotage(record):
+        attempt = run_dir(desk) / "attempt_1"
+        shutil.rmtree(attempt)
+        attempt.write_text("a file where a directory was\n")
+        return Answer(GOOD)
+
+    with untouched(repo):
+        run = factory(desk, repo, a_task(), sabotage, "--out", desk.root / "out")
+    assert run.outcome.exit_code == 2, run.outcome
+    assert "Traceback" not in run.outcome.said
+    assert run.summary["verdict"] == "ERROR"
+    assert run.summary["rollback_failed"] is False
+    text = json.dumps(run.summary)
+    assert "Traceback" in text
+    assert "attempt_1" in text
+    assert "ERROR" in json.dumps(run.run_json)
+    assert (desk.root / "out" / run.run_dir.name / "run_summary.json").exists()
+    assert leftovers(desk) == []
+    (run.run_dir / "attempt_1").unlink()
+    passes(factory(desk, repo, a_task(), [Answer(GOOD)]))
+
+
+@pytest.mark.rows("FE07", "FE04")
+def test_a_stuck_git_lock_cannot_hide_the_run(desk):
+    repo = desk.repo()
+    baseline = desk.git(repo, "rev-parse", "main")
+    lock = repo / ".git/index.lock"
+
+    def stick(record):
+        lock.touch()
+        return Answer(GOOD)
+
+    run = factory(desk, repo, a_task(), stick)
+    verdict = run.summary["verdict"]
+    assert run.outcome.exit_code == {"PASS": 0, "FAIL": 1, "ERROR": 2}[verdict], run.outcome
+    assert isinstance(run.summary["rollback_failed"], bool)
+    assert lock.exists(), "it is not ours to remove"
+    assert desk.git(repo, "rev-parse", "main") == baseline
+    lock.unlink()
+    if verdict == "PASS":
+        assert desk.git(repo, "status", "--porcelain") == ""
+    else:
+        passes(factory(desk, repo, a_task(), [Answer(GOOD)], "--branch", "after"))
+        assert desk.git(repo, "status", "--porcelain") == ""
+
+
+def test_a_repository_that_changes_under_a_run_is_not_overrun(desk):
+    repo = desk.repo()
+
+    def meddle(record):
+        (repo / "a.txt").write_text("the user was faster\n")
+        return Answer(GOOD)
+
+    run = factory(desk, repo, a_task(), meddle, "--max-attempts", "1")
+    assert run.outcome.exit_code in (1, 2), run.outcome
+    assert (repo / "a.txt").read_text() == "the user was faster\n"
+    assert run.summary["verdict"] in ("FAIL", "ERROR")
+    assert desk.git(repo, "symbolic-ref", "--short", "HEAD") == "main"
+
+
+def test_edits_elsewhere_under_a_run_survive_it(desk):
+    repo = desk.repo({"README.md": "x\n", ".gitignore": "*.log\n"})
+
+    def meddle(record):
+        (repo / "README.md").write_text("edited meanwhile\n")
+        (repo / "run.log").write_text("logged meanwhile\n")
+        return Answer(GOOD)
+
+    run = factory(desk, repo, a_task(), meddle, "--max-attempts", "1")
+    assert run.outcome.exit_code in (0, 1, 2), run.outcome
+    assert (repo / "README.md").read_text() == "edited meanwhile\n"
+    assert (repo / "run.log").read_text() == "logged meanwhile\n"
+
+
+@pytest.mark.rows("FF03")
+@pytest.mark.parametrize("moment", ["model call", "command"])
+def test_after_kill_9_the_next_run_needs_no_help(desk, moment):
+    repo = desk.repo({".gitignore": ".env\n", "README.md": "x\n"})
+    (repo / ".env").write_text("mine\n")
+    before = {name: what for name, what in snapshot(repo).items() if not name.startswith(".git/")}
+    mark, command = sleeper()
+    steps = [Stall()] if moment == "model call" else [Answer(GOOD)]
+    with LoopbackEndpoint(steps) as endpoint:
+        running = start(desk, repo, endpoint, a_task(acceptance_commands=[command]))
+        running.until(lambda: endpoint.requests if moment == "model call" else asleep(mark))
+        running.kill()
+    assert {name: what for name, what in snapshot(repo).items() if not name.startswith(".git/")} == before
+    assert desk.git(repo, "status", "--porcelain") == ""
+    assert desk.git(repo, "for-each-ref", "--format=%(refname)") == "refs/heads/main"
+    run = passes(factory(desk, repo, a_task(), [Answer(GOOD)]))
+    assert run.outcome.seconds < 60
+    assert desk.git(repo, "worktree", "list").count("\n") == 0
+    assert leftovers(desk) == []
+    assert (repo / ".env").read_text() == "mine\n"
+    end(mark)
+
+
+def end(mark: str) -> None:
+    """What a killed run left running is ended by this check, by its id."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if f"sleep\0{mark}".encode() in (entry / "cmdline").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except OSError:
+                continue
