@@ -212,12 +212,12 @@ def children_environment(environment: Mapping[str, str], directory: Path) -> dic
 
 
 def _play(example: Example, stage: Stage, console: Console, interrupt: Interrupt, kept: Path | None) -> int:
-    console.header(f"llmch demo: {example.name}, {example.about}")
     source = "the transcript that ships with llmch" if example.is_shipped else str(example.directory)
     notice = (
         f"The model's answers are replayed from {source} (origin: {example.origin}). No model is asked, "
         "no key is used, nothing leaves this machine. Everything else is real."
     )
+    console.header(f"llmch demo: {example.name}, {example.about}")
     console.info(notice)
     plan = ("--spec", "spec.md", "--repo", example.name, "--outdir", "orders")
     orders = ("--workdir", "orders", "--repo", example.name)
