@@ -22,6 +22,8 @@ def skip_bootstrap(
     When nothing is skipped, ids stay as they are. When nothing is left, the list is empty: the plan is
     fulfilled, and the caller says so.
     """
+    if not isinstance(work_orders, list):
+        return [], []
     plan = Plan.of({"work_orders": work_orders, "verify_contract": verify_contract}, repo_paths)
     return without(work_orders, superfluous(plan))
 

@@ -18,6 +18,7 @@ from functools import cached_property
 from planner.defaults import VERIFY_SCRIPT
 from shared.work_order import normalize_path
 
+_VERIFY_NAME = VERIFY_SCRIPT.rpartition("/")[2]
 _PYTHON = re.compile(r"python(?:[0-9]+(?:\.[0-9]+)*)?(?:\.exe)?")
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 # Programs that run the program named after their own options.
@@ -91,7 +92,8 @@ class Command:
     @property
     def runs_verification(self) -> bool:
         """Whether the global verification script would be run by this command."""
-        return _runs_verification(self.words)
+        # Most commands never name it; only those that do are read as shell.
+        return any(_VERIFY_NAME in word for word in self.words) and _runs_verification(self.words)
 
     @cached_property
     def dependencies(self) -> tuple[Dependency, ...]:
@@ -113,6 +115,8 @@ def extract_file_dependencies(command: str) -> list[str]:
     `python -c "import a.b"` gives `a/b.py` and `a/b/__init__.py`; `bash x.sh` and `python x.py` give
     the script. The standard library and paths outside the repository are left out.
     """
+    if not isinstance(command, str):
+        return []
     return [path for dependency in Command(command).dependencies for path in dependency.candidates]
 
 
@@ -169,6 +173,8 @@ def _shell_call(words: tuple[str, ...]) -> Call | None:
                 next(arguments, None)
             continue
         elif word.startswith(("-", "+")):
+            if word[0] == "-" and "s" in word:
+                return Call()  # reads its script from stdin, which is closed
             wants_code = wants_code or (word[0] == "-" and "c" in word)
             reads_only = reads_only or (word[0] == "-" and "n" in word)
             if word[-1] in "oO":

@@ -134,11 +134,10 @@ def compute_verify_exempt(
     contract, or one that is no object, none is.
     """
     plan = Plan.of({"work_orders": work_orders}, repo_paths)
-    contract = Contract.of(verify_contract)
-    exempt = _exempt_positions(plan, contract)
+    exempt = _exempt_positions(plan, Contract.of(verify_contract))
     return [
         {**order, "verify_exempt": position in exempt} if isinstance(order, dict) else order
-        for position, order in enumerate(work_orders)
+        for position, order in enumerate(_orders(plan.manifest))
     ]
 
 
