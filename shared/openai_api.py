@@ -121,7 +121,7 @@ def _check_address(base_url: str) -> None:
 def open_client(endpoint: Endpoint) -> openai.OpenAI:
     """The SDK's client for an endpoint, without retries of its own. Imports the SDK: half a second.
 
-    The client closes its connections when it is no longer used.
+    Its connections are closed when it is no longer used, at the latest when the process ends.
     """
     import httpx2
     import openai
@@ -135,7 +135,7 @@ def open_client(endpoint: Endpoint) -> openai.OpenAI:
         max_retries=0,  # `with_retries` says aloud what it waits for
         http_client=http,
     )
-    weakref.finalize(client, http.close).atexit = False
+    weakref.finalize(client, http.close)
     return client
 
 

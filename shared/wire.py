@@ -16,6 +16,9 @@ from shared.openai_api import Endpoint, shortened
 MAX_ANSWER_BYTES = 10 * 1024 * 1024
 """How much of an answer's text is kept. The rest is not read; whoever parses it refuses it by size."""
 
+TOO_LARGE = "too_large"
+"""`Reply.finish` of an answer that was not read to its end: its text is over the limit."""
+
 # JSON may spell a character in six bytes, and an answer has an envelope.
 _MAX_WIRE_BYTES = 6 * MAX_ANSWER_BYTES + 1024 * 1024
 
@@ -92,8 +95,12 @@ class TooLarge(Exception):
         self.head = head
 
 
+class Garbled(EndpointError):
+    """What came is not a JSON object: a web page, broken JSON, bytes that are no text."""
+
+
 def read_object(chunks: Iterable[bytes], endpoint: Endpoint, call: Call) -> dict[str, Any]:
-    """A whole body as a JSON object. Raises `TooLarge`, or `EndpointError` when it is none."""
+    """A whole body as a JSON object. Raises `TooLarge`, or `Garbled` when it is none."""
     data = bytearray()
     for chunk in chunks:
         call.check()
@@ -106,7 +113,7 @@ def read_object(chunks: Iterable[bytes], endpoint: Endpoint, call: Call) -> dict
 def read_events(chunks: Iterable[bytes], endpoint: Endpoint, call: Call) -> Iterator[dict[str, Any]]:
     """The events of a server-sent stream, each a JSON object, until `[DONE]` or the end.
 
-    Raises `TooLarge` for one event larger than any answer, `EndpointError` for one that is no object.
+    Raises `TooLarge` for one event larger than any answer, `Garbled` for one that is no object.
     """
     data: list[bytes] = []
     size = 0
@@ -143,7 +150,7 @@ def _lines(chunks: Iterable[bytes], call: Call) -> Iterator[bytes]:
 
 
 def parse_object(data: bytes | bytearray, endpoint: Endpoint) -> dict[str, Any]:
-    """Bytes from an endpoint as a JSON object. Raises `EndpointError`."""
+    """Bytes from an endpoint as a JSON object. Raises `Garbled`."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):  # broken JSON, bytes that are no UTF-8, a number without end
@@ -151,7 +158,7 @@ def parse_object(data: bytes | bytearray, endpoint: Endpoint) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     start = shortened(data[:2000].decode("utf-8", "replace"), endpoint) or "nothing"
-    raise EndpointError(
+    raise Garbled(
         f"{endpoint.address} answered with something that is not a JSON object ({start}):"
         " check OPENAI_BASE_URL (it usually ends in /v1)"
     )
