@@ -10,7 +10,7 @@ from pathlib import Path
 from factory.schemas import CmdResult, FailureBrief, WriteProposal
 from factory.scratch import ScratchTree
 from shared.events import Listener
-from shared.llm import LLM, Reply, Request, Usage, in_thread
+from shared.llm import LLM, Usage
 from shared.process import Command, Completed, Interrupt, Runner
 from shared.work_order import WorkOrder
 
@@ -57,14 +57,10 @@ class Bench:
         path.mkdir(exist_ok=True)
         return path
 
-    def ask(self, request: Request) -> Reply:
-        """The model's reply, waited for no longer than the limits allow."""
-        seconds = self.limits.seconds()
-        try:
-            return in_thread(lambda: self.llm(request), timeout=seconds, poll=self.interrupt.check)
-        finally:
-            self.interrupt.check()
-            self.limits.seconds()
+    def check(self) -> None:
+        """Raise `Interrupted` or `WallLimitReached` when the run has to end. Every wait calls this."""
+        self.interrupt.check()
+        self.limits.seconds()
 
     def run(self, argv: tuple[str, ...], name: str, index: int) -> Completed:
         """Run a command in the tree; its output goes to `<name>_stdout.txt` and `<name>_stderr.txt`."""
@@ -79,7 +75,7 @@ class Bench:
                 stderr=folder / f"{name}_stderr.txt",
             )
         )
-        self.limits.seconds()
+        self.check()
         return completed
 
 

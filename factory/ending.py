@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
+from factory.bench import WallLimitReached
 from factory.defaults import Exit
 from factory.workspace import Refused
 from shared.console import Console
@@ -22,6 +23,9 @@ def ending_of(work: Callable[[], int], console: Console, *, debug: bool) -> int:
     except Refused as refusal:
         console.error(str(refusal))
         return Exit.FAIL
+    except WallLimitReached:
+        console.error("reached --max-wall while waiting for another run; nothing was done")
+        return Exit.BUDGET
     except Interrupted as interruption:
         console.error(f"{interruption}; the repository was not touched")
         return interruption.exit_code

@@ -83,7 +83,7 @@ class _Node(Protocol):
 def _node(stage: Stage) -> _Node:
     def node(state: FactoryState, *, runtime: Runtime[Bench]) -> dict[str, Any]:
         bench, attempt = runtime.context, state["attempt"]
-        bench.interrupt.check()
+        bench.check()
         if stage is se_node:
             bench.emit(AttemptStarted(bench.order.id, attempt.index, bench.limits.max_attempts))
         return {"attempt": stage(attempt, bench)}

@@ -51,12 +51,13 @@ def se_node(attempt: Attempt, bench: Bench) -> Attempt:
     size = len(request.prompt.encode("utf-8", "backslashreplace"))
     bench.emit(ModelAsked(request.role, request.subject, request.attempt, size))
     try:
-        reply = bench.ask(request)
+        reply = bench.llm(request)
     except (AnswerCut, AnswerRefused) as error:
         return replace(attempt, failure=brief(Stage.LLM_OUTPUT_INVALID, str(error)))
     except LLMError as error:
         return replace(attempt, failure=brief(Stage.EXCEPTION, str(error)), final=error.final)
     save_json(folder / ARTIFACT_RAW_RESPONSE, reply.as_json())
+    bench.check()
     usage = reply.usage
     tokens = None if usage is None else usage.as_json()
     bench.emit(ModelAnswered("se", bench.order.id, attempt.index, reply.seconds, tokens))

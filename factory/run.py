@@ -6,6 +6,7 @@ import importlib
 import re
 import shutil
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,7 +28,18 @@ from factory.records import OrderFile, Result, Run, begin, complete_dead_run, fi
 from factory.scratch import scratch_tree
 from factory.settings import RunSettings
 from factory.workspace import BranchPlan, Published, Refused, Repository, Step
-from shared.events import Bus, Committed, EventLog, Listener, Pushed, Recovered, RunStarted, Waiting, Warned
+from shared.events import (
+    Bus,
+    Committed,
+    EventLog,
+    Listener,
+    ModelWaiting,
+    Pushed,
+    Recovered,
+    RunStarted,
+    Waiting,
+    Warned,
+)
 from shared.llm import LLM, LLMError, Metered, Recorded, Replayed
 from shared.process import Interrupt, Interrupted, allowed_environment, local_runner, run_captured
 from shared.run_context import generate_ulid
@@ -50,6 +62,7 @@ class _Job:
     plan: BranchPlan
     remote: str | None
     model: LLM
+    limits: Limits
     emit: Listener
     interrupt: Interrupt
     at: At
@@ -77,15 +90,23 @@ def run_one(
     and the repository either as it was or at the commit that passed. `llm` stands in for the model
     that the settings name; `at` is told each step of a publication (tests kill the process there).
     """
+    limits = Limits(
+        settings.max_attempts, settings.timeout_seconds, time.monotonic() + settings.max_wall_seconds
+    )
+
+    def poll() -> None:
+        interrupt.check()
+        limits.seconds()
+
     source = _read(work_order)
     warning = check_verify_exempt_policy(source.order, allowed=settings.allow_verify_exempt)
     bus = Bus(listener)
-    model = Metered(llm or _open_llm(settings, bus))
+    model = Metered(llm or _open_llm(settings, bus, poll))
     repository = Repository.open(settings.repo, settings.environment)
     for flag, path in (("--artifacts-dir", settings.artifacts_root), ("--out", settings.out)):
         if path is not None:
             repository.refuse_inside(path, flag)
-    with repository.lock(on_wait=lambda text: bus(Waiting(text)), poll=interrupt.check), ExitStack() as stack:
+    with repository.lock(on_wait=lambda text: bus(Waiting(text)), poll=poll), ExitStack() as stack:
         recovery = _recover(repository, bus)
         if recovery is not None and recovery.finished and recovery.order_sha256 == source.sha256:
             run = _start(settings, source, None, bus, stack)
@@ -96,7 +117,7 @@ def run_one(
             run = _start(settings, source, plan, bus, stack)
             if warning is not None:
                 bus(Warned(warning))
-            job = _Job(run, repository, plan, remote, model, bus, interrupt, at)
+            job = _Job(run, repository, plan, remote, model, limits, bus, interrupt, at)
             result = _guard(run, lambda: _carry_out(job))
         usage = {**model.usage.as_json(), "calls": model.calls, "uncounted": model.uncounted}
         finish(run, result, usage, bus)
@@ -140,19 +161,29 @@ def branch_name(order: WorkOrder, ulid: str) -> str:
     return f"{GIT_BRANCH_PREFIX}{part}/{ulid}"
 
 
-def _open_llm(settings: RunSettings, emit: Listener) -> LLM:
+def _open_llm(settings: RunSettings, emit: Listener, poll: Callable[[], None]) -> LLM:
     """The model that the settings name. Raises `Refused` when it cannot be had."""
     try:
         model: LLM
         if settings.llm == "openai":
-            from factory.llm import open_chat
-
-            model = open_chat(settings, emit)
+            model = _open_endpoint(settings, emit, poll)
         else:
             model = Replayed(Path(settings.llm.removeprefix("replay:")))
         return model if settings.record is None else Recorded(model, settings.record)
     except (LLMError, OSError) as error:
         raise Refused(str(error)) from None
+
+
+def _open_endpoint(settings: RunSettings, emit: Listener, poll: Callable[[], None]) -> LLM:
+    from factory.llm import ChatLLM, ChatSettings
+    from shared.openai_api import Endpoint
+
+    def on_wait(reason: str, seconds: float, next_try: int, of: int) -> None:
+        emit(ModelWaiting(reason, seconds, next_try, of))
+
+    endpoint = Endpoint.from_environment(settings.environment)
+    chosen = ChatSettings(endpoint, settings.model, settings.temperature, settings.timeout_seconds)
+    return ChatLLM(chosen, on_wait=on_wait, poll=poll)
 
 
 def _plan(repository: Repository, settings: RunSettings, order: WorkOrder) -> BranchPlan:
@@ -213,7 +244,6 @@ def _carry_out(job: _Job) -> Result:
     from factory.graph import build_graph, walk
 
     run, settings = job.run, job.run.settings
-    deadline = run.started + settings.max_wall_seconds
     with scratch_tree(job.repository, job.plan.baseline, settings.scratch, settings.share) as tree:
         for note in tree.notes:
             job.emit(Warned(note))
@@ -224,7 +254,7 @@ def _carry_out(job: _Job) -> Result:
             runner=local_runner(job.interrupt),
             emit=job.emit,
             run_dir=run.directory,
-            limits=Limits(settings.max_attempts, settings.timeout_seconds, deadline),
+            limits=job.limits,
             environment=command_environment(settings, tree.private_tmp),
             interrupt=job.interrupt,
         )
