@@ -345,7 +345,7 @@ def _fault_of_status(error: openai.APIStatusError, endpoint: Endpoint, now: floa
         status=status,
         code=said.code,
         param=said.param,
-        detail=said.message,
+        detail=endpoint.redact(said.message),
     )
 
 
