@@ -46,7 +46,10 @@ class Outcome:
 
     def __str__(self) -> str:
         shown = " ".join(self.argv[1:])
-        return f"{shown}\n-> {self.exit_code}\n--- stdout\n{self.stdout[-4000:]}\n--- stderr\n{self.stderr[-4000:]}"
+        out, err = self.stdout[-4000:], self.stderr[-4000:]
+        return f"{shown}\n-> {self.exit_code}\n--- stdout\n{out}\n--- stderr\n{err}"
+
+    __repr__ = __str__
 
 
 class Running:
@@ -59,9 +62,14 @@ class Running:
         self._since = time.monotonic()
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
             self.process = subprocess.Popen(
-                self.argv, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                self.argv,
+                cwd=cwd,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     @property
     def stderr(self) -> str:
@@ -168,8 +176,14 @@ class Desk:
             raise AssertionError(f"git {args}: {done.stderr.decode()}")
         return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
-    def repo(self, files: Mapping[str, str | bytes] | None = None, *, name: str = "repo", branch: str = "main",
-             verify: str | None = "exit 0\n") -> Path:  # fmt: skip
+    def repo(
+        self,
+        files: Mapping[str, str | bytes] | None = None,
+        *,
+        name: str = "repo",
+        branch: str = "main",
+        verify: str | None = "exit 0\n",
+    ) -> Path:
         """A clean repository with one commit. `verify` is the text of scripts/verify.sh."""
         repo = self.root / name
         repo.mkdir()
@@ -230,8 +244,11 @@ def snapshot(root: Path) -> dict[str, str]:
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     names = sorted(before.keys() | after.keys())
-    return [f"{n}: {before.get(n, 'absent')} -> {after.get(n, 'absent')}" for n in names
-            if before.get(n) != after.get(n)]  # fmt: skip
+    return [
+        f"{n}: {before.get(n, 'absent')} -> {after.get(n, 'absent')}"
+        for n in names
+        if before.get(n) != after.get(n)
+    ]
 
 
 @contextmanager
@@ -250,7 +267,12 @@ def files_below(root: Path) -> list[Path]:
 def leftovers(desk: Desk) -> list[str]:
     """Scratch trees and temporary files that a run forgot in the home or temporary directory."""
     places = [desk.root / "tmp", desk.root / "home"]
-    return [str(p) for place in places for p in place.rglob("*") if p.name == ".git" or p.name.startswith(".llmch-")]
+    return [
+        str(p)
+        for place in places
+        for p in place.rglob("*")
+        if p.name == ".git" or p.name.startswith(".llmch-")
+    ]
 
 
 # --- requests ----------------------------------------------------------------------------
@@ -371,7 +393,9 @@ class Compile:
 
     def artifact(self, name: str) -> Any:
         path = self.compile_dir / name
-        assert path.exists(), f"{name} is missing; there: {sorted(p.name for p in self.compile_dir.iterdir())}"
+        assert path.exists(), (
+            f"{name} is missing; there: {sorted(p.name for p in self.compile_dir.iterdir())}"
+        )
         return read_json(path) if name.endswith(".json") else path.read_bytes().decode("utf-8", "replace")
 
     @property
@@ -404,15 +428,29 @@ def newest_dir(parent: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def compile_spec(desk: Desk, steps: Any, *args: str | Path, spec: str = "Make it so.\n", how: Any = None,
-                 repeat_last: bool = False) -> Compile:  # fmt: skip
+def compile_spec(
+    desk: Desk,
+    steps: Any,
+    *args: str | Path,
+    spec: str = "Make it so.\n",
+    how: Any = None,
+    repeat_last: bool = False,
+    polls: Iterable[Any] = (),
+) -> Compile:
     """`planner compile` against an endpoint that answers with `steps`."""
     path = desk.write("spec.md", spec)
-    with LoopbackEndpoint(steps, repeat_last=repeat_last) as endpoint:
+    with LoopbackEndpoint(steps, repeat_last=repeat_last, polls=polls) as endpoint:
         outcome = desk.run(
-            "planner", "compile", "--spec", path, "--artifacts-dir", desk.artifacts, *args,
-            endpoint=endpoint, **(how or {}),
-        )  # fmt: skip
+            "planner",
+            "compile",
+            "--spec",
+            path,
+            "--artifacts-dir",
+            desk.artifacts,
+            *args,
+            endpoint=endpoint,
+            **(how or {}),
+        )
         requests = list(endpoint.requests)
     return Compile(outcome, requests, newest_dir(desk.artifacts / "planner"))
 
@@ -488,15 +526,31 @@ class Run:
         return found
 
 
-def factory(desk: Desk, repo: Path, order: Any, steps: Any, *args: str | Path, how: Any = None,
-            repeat_last: bool = False) -> Run:  # fmt: skip
+def factory(
+    desk: Desk,
+    repo: Path,
+    order: Any,
+    steps: Any,
+    *args: str | Path,
+    how: Any = None,
+    repeat_last: bool = False,
+) -> Run:
     """`factory run` against an endpoint that answers with `steps`."""
     path = order if isinstance(order, Path) else desk.write("order.json", order)
     with LoopbackEndpoint(steps, repeat_last=repeat_last) as endpoint:
         outcome = desk.run(
-            "factory", "run", "--repo", repo, "--work-order", path, "--artifacts-dir", desk.artifacts, *args,
-            endpoint=endpoint, **(how or {}),
-        )  # fmt: skip
+            "factory",
+            "run",
+            "--repo",
+            repo,
+            "--work-order",
+            path,
+            "--artifacts-dir",
+            desk.artifacts,
+            *args,
+            endpoint=endpoint,
+            **(how or {}),
+        )
         requests = list(endpoint.requests)
     return Run(outcome, requests, newest_dir(desk.artifacts / "factory"))
 

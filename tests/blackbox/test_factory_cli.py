@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import Answer, LoopbackEndpoint
+
 from blackbox.harness import (
     GOOD,
     Desk,
@@ -27,7 +29,6 @@ from blackbox.harness import (
     snapshot,
     untouched,
 )
-from loopback import Answer, LoopbackEndpoint
 
 # --- broken repositories -----------------------------------------------------------------
 
@@ -36,7 +37,7 @@ def detached(desk: Desk, repo: Path) -> None:
     desk.git(repo, "checkout", "-q", "--detach")
 
 
-def unstaged(desk: Desk, repo: Path) -> None:
+def unstaged(_desk: Desk, repo: Path) -> None:
     put(repo / "README.md", "changed\n")
 
 
@@ -50,7 +51,7 @@ def staged_new(desk: Desk, repo: Path) -> None:
     desk.git(repo, "add", "new.txt")
 
 
-def untracked(desk: Desk, repo: Path) -> None:
+def untracked(_desk: Desk, repo: Path) -> None:
     put(repo / "deep/new.txt", "new\n")
 
 
@@ -59,11 +60,11 @@ def hidden_untracked(desk: Desk, repo: Path) -> None:
     put(repo / "new.txt", "new\n")
 
 
-def deleted(desk: Desk, repo: Path) -> None:
+def deleted(_desk: Desk, repo: Path) -> None:
     (repo / "README.md").unlink()
 
 
-def mode_only(desk: Desk, repo: Path) -> None:
+def mode_only(_desk: Desk, repo: Path) -> None:
     (repo / "README.md").chmod(0o755)
 
 
@@ -80,7 +81,7 @@ def conflicted(desk: Desk, repo: Path) -> None:
 class Refusal:
     """How to break something, what the message must name, and the exit codes that are right."""
 
-    break_it: Callable[[Desk, Path], Any] = lambda desk, repo: None
+    break_it: Callable[[Desk, Path], Any] = lambda _desk, _repo: None
     args: tuple[str, ...] = ()
     needle: str = ""
     codes: tuple[int, ...] = (1,)
@@ -113,30 +114,53 @@ FLAGS = {
     "main reused": Refusal(args=("--branch", "main", "--reuse-branch"), needle="main"),
     "main in full": Refusal(args=("--branch", "refs/heads/main"), needle="main", codes=USAGE),
     "reuse without branch": Refusal(args=("--branch", "none", "--reuse-branch"), needle="none"),
-    "create over branch": Refusal(lambda desk, repo: desk.git(repo, "branch", "taken"),
-                                  args=("--branch", "taken", "--create-branch"), needle="taken"),
+    "create over branch": Refusal(
+        lambda desk, repo: desk.git(repo, "branch", "taken"),
+        args=("--branch", "taken", "--create-branch"),
+        needle="taken",
+    ),
     "create and reuse": Refusal(args=("--branch", "x", "--create-branch", "--reuse-branch"), codes=USAGE),
-    "a branch below a branch": Refusal(lambda desk, repo: desk.git(repo, "branch", "taken"),
-                                       args=("--branch", "taken/below"), needle="taken"),
-    **{f"branch {name!r}": Refusal(args=(f"--branch={name}",), codes=USAGE)
-       for name in ("-f", "--force", "a..b", "a b", "x.lock", "", "@{-1}", "HEAD", "a~1", "x\ny", "ü\x1b[31m", "@")},
+    "a branch below a branch": Refusal(
+        lambda desk, repo: desk.git(repo, "branch", "taken"), args=("--branch", "taken/below"), needle="taken"
+    ),
+    **{
+        f"branch {name!r}": Refusal(args=(f"--branch={name}",), codes=USAGE)
+        for name in (
+            "-f",
+            "--force",
+            "a..b",
+            "a b",
+            "x.lock",
+            "",
+            "@{-1}",
+            "HEAD",
+            "a~1",
+            "x\ny",
+            "ü\x1b[31m",
+            "@",
+        )
+    },
     "unknown commit": Refusal(args=("--branch", "x", "--commit-hash", "0" * 40), needle="0000000"),
     "commit that is an option": Refusal(args=("--branch", "x", "--commit-hash=--all"), codes=USAGE),
     "commit that is a tree": Refusal(args=("--branch", "x", "--commit-hash", "HEAD^{tree}"), codes=USAGE),
     "out is the repository": Refusal(args=("--out", "{repo}"), needle="{repo}"),
     "out in the repository": Refusal(args=("--out", "{repo}/deep/out"), needle="{repo}"),
-    "out in the repository by a link": Refusal(lambda desk, repo: (desk.root / "link").symlink_to(repo),
-                                               args=("--out", "{root}/link/out")),
+    "out in the repository by a link": Refusal(
+        lambda desk, repo: (desk.root / "link").symlink_to(repo), args=("--out", "{root}/link/out")
+    ),
     "out in the repository by dots": Refusal(args=("--out", "{root}/home/../repo/out")),
     "out in .git": Refusal(args=("--out", "{repo}/.git/out")),
     "out is a file": Refusal(args=("--out", "{order}"), needle="order.json"),
     "artifacts in the repository": Refusal(args=("--artifacts-dir", "{repo}/artifacts"), needle="artifacts"),
     "artifacts in .git": Refusal(args=("--artifacts-dir", "{repo}/.git/artifacts")),
-    "artifacts of the environment": Refusal(args=("--artifacts-dir", ""), env={"ARTIFACTS_DIR": "{repo}/art"},
-                                            needle="art"),
+    "artifacts of the environment": Refusal(
+        args=("--artifacts-dir", ""), env={"ARTIFACTS_DIR": "{repo}/art"}, needle="art"
+    ),
     "artifacts here": Refusal(args=("--artifacts-dir", ""), cwd="{repo}", needle="artifacts"),
     "artifacts directory is a file": Refusal(args=("--artifacts-dir", "{order}"), needle="order.json"),
-    "artifacts directory cannot be made": Refusal(args=("--artifacts-dir", "/proc/none"), needle="/proc/none"),
+    "artifacts directory cannot be made": Refusal(
+        args=("--artifacts-dir", "/proc/none"), needle="/proc/none"
+    ),
     "no key": Refusal(env={"OPENAI_API_KEY": None}, needle="OPENAI_API_KEY"),
     "empty key": Refusal(env={"OPENAI_API_KEY": ""}, needle="OPENAI_API_KEY"),
     "no attempts": Refusal(args=("--max-attempts", "0"), needle="max-attempts", codes=USAGE),
@@ -146,7 +170,9 @@ FLAGS = {
     "negative time": Refusal(args=("--timeout-seconds", "-5"), needle="timeout-seconds", codes=USAGE),
     "time is not a number": Refusal(args=("--timeout-seconds", "nan"), needle="timeout-seconds", codes=USAGE),
     "temperature in words": Refusal(args=("--llm-temperature", "hot"), needle="llm-temperature", codes=(64,)),
-    "temperature is not a number": Refusal(args=("--llm-temperature", "nan"), needle="llm-temperature", codes=USAGE),
+    "temperature is not a number": Refusal(
+        args=("--llm-temperature", "nan"), needle="llm-temperature", codes=USAGE
+    ),
     "unknown flag": Refusal(args=("--frobnicate",), needle="--frobnicate", codes=(64,)),
     "stray argument": Refusal(args=("stray",), needle="stray", codes=(64,)),
     "flag without value": Refusal(args=("--branch",), needle="--branch", codes=(64,)),
@@ -160,40 +186,69 @@ ORDERS = {
     "no JSON": Refusal(order=b"{not json", needle="order.json"),
     "not UTF-8": Refusal(order=b'{"id": "\xff"}', needle="order.json"),
     "two values": Refusal(order=json.dumps(a_task()).encode() + b"{}", needle="order.json"),
-    "duplicate keys": Refusal(order=json.dumps(a_task()).replace('"id"', '"id": "WO-09", "id"').encode(),
-                              needle="duplicate"),
+    "duplicate keys": Refusal(
+        order=json.dumps(a_task()).replace('"id"', '"id": "WO-09", "id"').encode(), needle="duplicate"
+    ),
     "NaN": Refusal(order=json.dumps(a_task()).replace('""', "NaN").encode(), needle="NaN"),
-    "a lone surrogate": Refusal(order=json.dumps(a_task()).replace('""', '"\\ud800"').encode(), needle="order.json"),
+    "a lone surrogate": Refusal(
+        order=json.dumps(a_task()).replace('""', '"\\ud800"').encode(), needle="order.json"
+    ),
     "deeply nested": Refusal(order=DEEP.encode(), needle="order.json"),
     "huge": Refusal(order=b'{"id": "' + b"x" * (12 * 1024 * 1024) + b'"}', needle="order.json"),
     "a list": Refusal(order=[a_task()], needle="order.json"),
     "a number": Refusal(order=b"7", needle="order.json"),
-    **{f"{name} missing": Refusal(order=a_task(**{name: ...}), needle=name)
-       for name in ("id", "title", "intent", "allowed_files", "acceptance_commands")},
+    **{
+        f"{name} missing": Refusal(order=a_task(**{name: ...}), needle=name)
+        for name in ("id", "title", "intent", "allowed_files", "acceptance_commands")
+    },
     "title is a number": Refusal(order=a_task(title=7), needle="title"),
     "allowed_files is text": Refusal(order=a_task(allowed_files="a.txt"), needle="allowed_files"),
     "verify_exempt is text": Refusal(order=a_task(verify_exempt="false"), needle="verify_exempt"),
     "no acceptance command": Refusal(order=a_task(acceptance_commands=[]), needle="acceptance_commands"),
-    "11 context files": Refusal(order=a_task(context_files=[f"c{n}" for n in range(11)]), needle="context_files"),
+    "11 context files": Refusal(
+        order=a_task(context_files=[f"c{n}" for n in range(11)]), needle="context_files"
+    ),
     "a promise of absence": Refusal(order=a_task(postconditions=[absent("a.txt")]), needle="postconditions"),
-    "an unknown condition": Refusal(order=a_task(preconditions=[{"kind": "dir", "path": "a"}]), needle="preconditions"),
-    **{f"path {path!r}"[:40]: Refusal(order=a_task(allowed_files=[path], postconditions=[]), needle="allowed_files")
-       for path in ("/etc/passwd", "../x", "a/../../x", "a\\b", "a\x00b", "a\nb", ".", "C:/x", "a*", ".git/config",
-                    "x/.GIT/config", ":(top)x", "n" * 300, "")},
+    "an unknown condition": Refusal(
+        order=a_task(preconditions=[{"kind": "dir", "path": "a"}]), needle="preconditions"
+    ),
+    **{
+        f"path {path!r}"[:40]: Refusal(
+            order=a_task(allowed_files=[path], postconditions=[]), needle="allowed_files"
+        )
+        for path in (
+            "/etc/passwd",
+            "../x",
+            "a/../../x",
+            "a\\b",
+            "a\x00b",
+            "a\nb",
+            ".",
+            "C:/x",
+            "a*",
+            ".git/config",
+            "x/.GIT/config",
+            ":(top)x",
+            "n" * 300,
+            "",
+        )
+    },
 }
 EXEMPT = {
     "exempt without provenance": Refusal(order=a_task(verify_exempt=True), needle="--allow-verify-exempt"),
     "exempt, bootstrap without a run": Refusal(
-        order=a_task(verify_exempt=True, provenance={"bootstrap": True}), needle="--allow-verify-exempt"),
+        order=a_task(verify_exempt=True, provenance={"bootstrap": True}), needle="--allow-verify-exempt"
+    ),
     "exempt, bootstrap with an empty run": Refusal(
         order=a_task(verify_exempt=True, provenance={"bootstrap": True, "planner_run_id": ""}),
-        needle="--allow-verify-exempt"),
+        needle="--allow-verify-exempt",
+    ),
     "exempt, a run without bootstrap": Refusal(
         order=a_task(verify_exempt=True, provenance={"bootstrap": False, "planner_run_id": "01H"}),
-        needle="--allow-verify-exempt"),
-    "exempt, provenance is text": Refusal(
-        order=a_task(verify_exempt=True, provenance="trust me"), needle=""),
-}  # fmt: skip
+        needle="--allow-verify-exempt",
+    ),
+    "exempt, provenance is text": Refusal(order=a_task(verify_exempt=True, provenance="trust me"), needle=""),
+}
 TABLES = {"repository": REPOSITORIES, "flags": FLAGS, "order": ORDERS, "exempt": EXEMPT}
 ALL = {f"{table}: {name}": refusal for table, rows in TABLES.items() for name, refusal in rows.items()}
 
@@ -203,8 +258,12 @@ def refused(desk: Desk, case: Refusal) -> tuple[Path, Outcome]:
     os.mkfifo(desk.root / "fifo")
     case.break_it(desk, repo)
     places = {"repo": str(repo), "root": str(desk.root), "order": str(desk.root / "files/order.json")}
-    fill = lambda text: text.replace("{repo}", places["repo"]).replace("{root}", places["root"]).replace(  # noqa: E731
-        "{order}", places["order"])  # fmt: skip
+
+    def fill(text: str) -> str:
+        for name, place in places.items():
+            text = text.replace("{" + name + "}", place)
+        return text
+
     order = fill(case.order) if isinstance(case.order, str) else desk.write("order.json", case.order)
     if isinstance(case.order, str):
         desk.write("order.json", a_task())
@@ -215,15 +274,44 @@ def refused(desk: Desk, case: Refusal) -> tuple[Path, Outcome]:
         args = ["--artifacts-dir", str(desk.artifacts), *args]
     env = {name: None if value is None else fill(value) for name, value in case.env.items()}
     with LoopbackEndpoint([Answer(GOOD)]) as endpoint, untouched(repo):
-        outcome = desk.run("factory", "run", "--repo", fill(case.repo), "--work-order", order, *args,
-                           endpoint=endpoint, env=env, cwd=Path(fill(case.cwd)) if case.cwd else None)  # fmt: skip
+        outcome = desk.run(
+            "factory",
+            "run",
+            "--repo",
+            fill(case.repo),
+            "--work-order",
+            order,
+            *args,
+            endpoint=endpoint,
+            env=env,
+            cwd=Path(fill(case.cwd)) if case.cwd else None,
+        )
     assert endpoint.requests == [], outcome
     assert fill(case.needle) in outcome.stderr, outcome
     return repo, outcome
 
 
-@pytest.mark.rows("FC05", "FC07", "FC08", "FC09", "FC10", "FC11", "FC12", "FC13", "FC14", "FC15", "FC17", "FC28",
-                  "FC30", "FC31", "FB04", "FB05", "FB06", "FM03", "FM04")  # fmt: skip
+@pytest.mark.rows(
+    "FC05",
+    "FC07",
+    "FC08",
+    "FC09",
+    "FC10",
+    "FC11",
+    "FC12",
+    "FC13",
+    "FC14",
+    "FC15",
+    "FC17",
+    "FC28",
+    "FC30",
+    "FC31",
+    "FB04",
+    "FB05",
+    "FB06",
+    "FM03",
+    "FM04",
+)
 @pytest.mark.parametrize("name", ALL)
 def test_a_refusal_is_one_clear_line_and_leaves_no_trace(desk, name):
     case = ALL[name]
@@ -236,8 +324,11 @@ def test_a_refusal_is_one_clear_line_and_leaves_no_trace(desk, name):
 
 
 @pytest.mark.rows("FC01")
-@pytest.mark.parametrize("argv", [[], ["run"], ["run", "--repo", "x"], ["run", "--work-order", "x"], ["juggle"]],
-                         ids=lambda argv: " ".join(argv) or "nothing")  # fmt: skip
+@pytest.mark.parametrize(
+    "argv",
+    [[], ["run"], ["run", "--repo", "x"], ["run", "--work-order", "x"], ["juggle"]],
+    ids=lambda argv: " ".join(argv) or "nothing",
+)
 def test_a_call_without_what_it_needs_is_a_usage_error(desk, argv):
     outcome = desk.run("factory", *argv)
     assert outcome.exit_code == 64 or (not argv and outcome.exit_code == 0), outcome
@@ -267,8 +358,16 @@ def test_a_bare_repository_is_refused(desk):
 def test_artifacts_may_lie_where_git_ignores_them(desk):
     repo = desk.repo({".gitignore": "artifacts/\n"})
     with LoopbackEndpoint([Answer(GOOD)]) as endpoint:
-        outcome = desk.run("factory", "run", "--repo", repo, "--work-order", desk.write("order.json", a_task()),
-                           endpoint=endpoint, cwd=repo)  # fmt: skip
+        outcome = desk.run(
+            "factory",
+            "run",
+            "--repo",
+            repo,
+            "--work-order",
+            desk.write("order.json", a_task()),
+            endpoint=endpoint,
+            cwd=repo,
+        )
     assert outcome.exit_code == 0, outcome
     assert len(list((repo / "artifacts/factory").glob("*/run_summary.json"))) == 1
     assert desk.git(repo, "status", "--porcelain") == ""
@@ -280,13 +379,34 @@ def test_every_documented_flag_is_taken_and_recorded(desk):
     out = desk.root / "out"
     with LoopbackEndpoint([Answer(GOOD)]) as endpoint:
         outcome = desk.run(
-            "factory", "run", "--repo", repo, "--work-order", desk.write("order.json", a_task()),
-            "--llm-model", "other-model", "--max-attempts", "2", "--llm-temperature", "0.5",
-            "--timeout-seconds", "33", "--branch", "work/y", "--create-branch", "--commit-hash",
-            desk.git(repo, "rev-parse", "HEAD"), "--no-push", "--allow-verify-exempt", "--out", out,
-            "--verbose", "--no-color", endpoint=endpoint,
+            "factory",
+            "run",
+            "--repo",
+            repo,
+            "--work-order",
+            desk.write("order.json", a_task()),
+            "--llm-model",
+            "other-model",
+            "--max-attempts",
+            "2",
+            "--llm-temperature",
+            "0.5",
+            "--timeout-seconds",
+            "33",
+            "--branch",
+            "work/y",
+            "--create-branch",
+            "--commit-hash",
+            desk.git(repo, "rev-parse", "HEAD"),
+            "--no-push",
+            "--allow-verify-exempt",
+            "--out",
+            out,
+            "--verbose",
+            "--no-color",
+            endpoint=endpoint,
             env={"ARTIFACTS_DIR": str(desk.root / "env-root"), "FORCE_COLOR": "1"},
-        )  # fmt: skip
+        )
     assert outcome.exit_code == 0, outcome
     assert "\x1b" not in outcome.said
     body = endpoint.requests[0].body
@@ -302,8 +422,17 @@ def test_every_documented_flag_is_taken_and_recorded(desk):
 def test_quiet_says_the_verdict_and_verbose_no_less_than_normal(desk):
     said = {}
     for flag in ("--quiet", "--no-color", "--verbose"):
-        run = fails(factory(desk, desk.repo(name=flag.strip("-")), a_task(acceptance_commands=["false"]),
-                            [Answer(GOOD)], flag, "--max-attempts", "1"))  # fmt: skip
+        run = fails(
+            factory(
+                desk,
+                desk.repo(name=flag.strip("-")),
+                a_task(acceptance_commands=["false"]),
+                [Answer(GOOD)],
+                flag,
+                "--max-attempts",
+                "1",
+            )
+        )
         assert "FAIL" in run.outcome.said
         said[flag] = len(run.outcome.said)
     assert said["--quiet"] < said["--no-color"] <= said["--verbose"]
@@ -311,7 +440,9 @@ def test_quiet_says_the_verdict_and_verbose_no_less_than_normal(desk):
 
 @pytest.mark.rows("FC27", "FC29", "FP03")
 def test_an_exemption_by_the_planner_is_honoured_with_a_warning(desk):
-    trusted = a_task(verify_exempt=True, provenance={"bootstrap": True, "planner_run_id": "01HZY3VJ8Q4N5R6S7T8V9W0X1Y"})
+    trusted = a_task(
+        verify_exempt=True, provenance={"bootstrap": True, "planner_run_id": "01HZY3VJ8Q4N5R6S7T8V9W0X1Y"}
+    )
     run = passes(factory(desk, desk.repo(verify="exit 9\n"), trusted, [Answer(GOOD)]))
     assert "warning" in run.outcome.stderr.lower()
     plain = a_task(verify_exempt=False, provenance={"bootstrap": True})
@@ -320,8 +451,18 @@ def test_an_exemption_by_the_planner_is_honoured_with_a_warning(desk):
 
 @pytest.mark.rows("FC25")
 def test_out_gets_its_copy_after_a_fail_too(desk):
-    run = fails(factory(desk, desk.repo(), a_task(acceptance_commands=["false"]), [Answer(GOOD)],
-                        "--max-attempts", "1", "--out", desk.root / "out"))  # fmt: skip
+    run = fails(
+        factory(
+            desk,
+            desk.repo(),
+            a_task(acceptance_commands=["false"]),
+            [Answer(GOOD)],
+            "--max-attempts",
+            "1",
+            "--out",
+            desk.root / "out",
+        )
+    )
     assert (desk.root / "out" / run.run_dir.name / "attempt_1/failure_brief.json").exists()
 
 
@@ -338,7 +479,9 @@ def test_runs_never_share_a_directory(desk):
 
 @pytest.mark.rows("S20")
 def test_nothing_is_installed_and_no_environment_is_made(desk):
-    repo = desk.repo({"requirements.txt": "left-pad\n", "pyproject.toml": "[project]\nname='x'\nversion='1'\n"})
+    repo = desk.repo(
+        {"requirements.txt": "left-pad\n", "pyproject.toml": "[project]\nname='x'\nversion='1'\n"}
+    )
     home = snapshot(desk.root / "home")
     passes(factory(desk, repo, a_task(), [Answer(GOOD)]))
     names = [".git", "a.txt", "pyproject.toml", "requirements.txt", "scripts"]
@@ -350,13 +493,27 @@ def test_nothing_is_installed_and_no_environment_is_made(desk):
 @pytest.mark.rows("FC32")
 def test_the_total_time_of_a_run_can_be_bounded(desk):
     described = desk.run("factory", "run", "--help").stdout
-    flag = next((word for word in described.split() if word.startswith("--") and
-                 any(part in word for part in ("wall", "total", "run-timeout", "deadline", "limit"))), None)  # fmt: skip
+    flag = next(
+        (
+            word
+            for word in described.split()
+            if word.startswith("--")
+            and any(part in word for part in ("wall", "total", "run-timeout", "deadline", "limit"))
+        ),
+        None,
+    )
     assert flag, described
     repo = desk.repo()
     with untouched(repo):
-        run = factory(desk, repo, a_task(acceptance_commands=["sleep 50"]), [Answer(GOOD)], flag.strip(",[]"), "3",
-                      repeat_last=True)  # fmt: skip
+        run = factory(
+            desk,
+            repo,
+            a_task(acceptance_commands=["sleep 50"]),
+            [Answer(GOOD)],
+            flag.strip(",[]"),
+            "3",
+            repeat_last=True,
+        )
     assert run.outcome.exit_code in (1, 6), run.outcome
     assert run.outcome.seconds < 40
     assert run.summary["verdict"] != "PASS"
@@ -365,7 +522,9 @@ def test_the_total_time_of_a_run_can_be_bounded(desk):
 @pytest.mark.rows("FB09")
 def test_a_proposal_of_many_files_is_one_commit(desk):
     names = [f"many/f{n}.txt" for n in range(40)]
-    task = a_task(allowed_files=names, postconditions=[exists(name) for name in names], acceptance_commands=["true"])
+    task = a_task(
+        allowed_files=names, postconditions=[exists(name) for name in names], acceptance_commands=["true"]
+    )
     repo = desk.repo()
     answer = Answer(json.dumps(a_proposal(*(a_write(name) for name in names))))
     passes(factory(desk, repo, task, [answer]))

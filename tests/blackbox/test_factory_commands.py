@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+from loopback import Answer
+
 from blackbox.harness import (
     GOOD,
     KEY,
@@ -22,14 +24,15 @@ from blackbox.harness import (
     text_of,
     untouched,
 )
-from loopback import Answer
 
 ONCE = ("--max-attempts", "1")
 
 
 def answers(*proposals):
-    return [Answer(json.dumps(a_proposal(*(a_write(path, text) for path, text in files.items()))))
-            for files in proposals]  # fmt: skip
+    return [
+        Answer(json.dumps(a_proposal(*(a_write(path, text) for path, text in files.items()))))
+        for files in proposals
+    ]
 
 
 def ran(run, number, name="verify_result.json"):
@@ -59,14 +62,24 @@ def test_without_a_verifier_all_of_the_fallback_counts(desk):
     repo = desk.repo(verify=None)
     test, bad = "def test_it():\n    import calc\n    assert calc.two() == 2\n", "def two():\n    return 3\n"
     good = "def two():\n    return 2\n"
-    task = a_task(allowed_files=["calc.py", "test_calc.py"], postconditions=[exists("calc.py")],
-                  acceptance_commands=["true"])  # fmt: skip
-    run = passes(factory(desk, repo, task, answers(
-        {"calc.py": "def two(:\n", "test_calc.py": test},
-        {"calc.py": bad, "test_calc.py": test},
-        {"calc.py": good},
-        {"calc.py": good, "test_calc.py": test},
-    )))  # fmt: skip
+    task = a_task(
+        allowed_files=["calc.py", "test_calc.py"],
+        postconditions=[exists("calc.py")],
+        acceptance_commands=["true"],
+    )
+    run = passes(
+        factory(
+            desk,
+            repo,
+            task,
+            answers(
+                {"calc.py": "def two(:\n", "test_calc.py": test},
+                {"calc.py": bad, "test_calc.py": test},
+                {"calc.py": good},
+                {"calc.py": good, "test_calc.py": test},
+            ),
+        )
+    )
     assert run.stages == ["verify_failed", "verify_failed", "verify_failed", None]
     assert "compileall" in run.brief(1)["command"]
     assert "pytest" in run.brief(2)["command"]
@@ -82,10 +95,17 @@ def test_without_a_verifier_all_of_the_fallback_counts(desk):
 @pytest.mark.rows("FP03", "FP04", "FP21", "FC26", "X07")
 def test_an_exempt_order_is_only_compiled(desk):
     repo = desk.repo(verify="exit 9\n")
-    task = a_task(allowed_files=["a.py"], postconditions=[exists("a.py")], acceptance_commands=["true"],
-                  verify_exempt=True)  # fmt: skip
-    run = passes(factory(desk, repo, task, answers({"a.py": "def f(:\n"}, {"a.py": "X = 1\n"}),
-                         "--allow-verify-exempt"))  # fmt: skip
+    task = a_task(
+        allowed_files=["a.py"],
+        postconditions=[exists("a.py")],
+        acceptance_commands=["true"],
+        verify_exempt=True,
+    )
+    run = passes(
+        factory(
+            desk, repo, task, answers({"a.py": "def f(:\n"}, {"a.py": "X = 1\n"}), "--allow-verify-exempt"
+        )
+    )
     assert run.stages == ["verify_failed", None]
     ((command, code),) = ran(run, 2)
     assert "compileall" in command
@@ -96,11 +116,22 @@ def test_an_exempt_order_is_only_compiled(desk):
 @pytest.mark.rows("FP01")
 def test_the_verifier_of_the_proposal_is_the_one_that_runs(desk):
     repo = desk.repo(verify=None)
-    task = a_task(allowed_files=["scripts/verify.sh"], postconditions=[exists("scripts/verify.sh")],
-                  acceptance_commands=["true"])  # fmt: skip
-    run = passes(factory(desk, repo, task, answers(
-        {"scripts/verify.sh": "exit 4\n"}, {"scripts/verify.sh": "echo mine\n"},
-    )))  # fmt: skip
+    task = a_task(
+        allowed_files=["scripts/verify.sh"],
+        postconditions=[exists("scripts/verify.sh")],
+        acceptance_commands=["true"],
+    )
+    run = passes(
+        factory(
+            desk,
+            repo,
+            task,
+            answers(
+                {"scripts/verify.sh": "exit 4\n"},
+                {"scripts/verify.sh": "echo mine\n"},
+            ),
+        )
+    )
     assert run.stages == ["verify_failed", None]
     assert run.artifact(2, "verify_1_stdout.txt") == "mine\n"
 
@@ -115,10 +146,19 @@ def test_commands_run_in_the_tree_with_a_small_clean_environment(desk):
         "import os, sys, json; print(json.dumps({'env': dict(os.environ), 'here': sorted(os.listdir()), "
         "'stdin': sys.stdin.read(), 'text': open('a.txt').read()}))"
     )
-    env = {"PYTEST_ADDOPTS": "--maxfail=3", "MY_TOKEN": "t0ken", "AWS_SECRET_ACCESS_KEY": "s3cret",
-           "GIT_DIR": "/nonexistent", "PYTHONPATH": "/nonexistent", "LD_PRELOAD": ""}  # fmt: skip
-    run = passes(factory(desk, repo, a_task(acceptance_commands=[f'python -c "{look}"']), [Answer(GOOD)],
-                         how={"env": env}))  # fmt: skip
+    env = {
+        "PYTEST_ADDOPTS": "--maxfail=3",
+        "MY_TOKEN": "t0ken",
+        "AWS_SECRET_ACCESS_KEY": "s3cret",
+        "GIT_DIR": "/nonexistent",
+        "PYTHONPATH": "/nonexistent",
+        "LD_PRELOAD": "",
+    }
+    run = passes(
+        factory(
+            desk, repo, a_task(acceptance_commands=[f'python -c "{look}"']), [Answer(GOOD)], how={"env": env}
+        )
+    )
     seen = json.loads(run.artifact(1, "acceptance_1_stdout.txt"))
     assert seen["text"] == "content\n"
     assert {"README.md", "a.txt", "scripts"} <= set(seen["here"])
@@ -136,7 +176,8 @@ def test_what_a_passing_command_leaves_behind_does_not_reach_the_checkout(desk):
     repo = desk.repo({".gitignore": "*.pyc\n.cache/\n", "README.md": "x\n"})
     put(repo / ".cache/kept", "mine\n")
     litter = (
-        "import os; os.makedirs('.cache/new'); open('m.pyc','w'); open('left.txt','w'); open('a.txt','w').write('EVIL');"
+        "import os; os.makedirs('.cache/new'); open('m.pyc','w'); open('left.txt','w');"
+        "open('a.txt','w').write('EVIL');"
         "open('README.md','w').write('EVIL')"
     )
     run = passes(factory(desk, repo, a_task(acceptance_commands=[f'python -c "{litter}"']), [Answer(GOOD)]))
@@ -144,7 +185,14 @@ def test_what_a_passing_command_leaves_behind_does_not_reach_the_checkout(desk):
     assert desk.git(repo, "show", "HEAD:a.txt") == "content"
     assert (repo / "README.md").read_text() == "x\n"
     assert (repo / ".cache/kept").read_text() == "mine\n"
-    assert sorted(p.name for p in repo.iterdir()) == [".cache", ".git", ".gitignore", "README.md", "a.txt", "scripts"]
+    assert sorted(p.name for p in repo.iterdir()) == [
+        ".cache",
+        ".git",
+        ".gitignore",
+        "README.md",
+        "a.txt",
+        "scripts",
+    ]
     assert [p.name for p in (repo / ".cache").iterdir()] == ["kept"]
     drift = run.summary["attempts"][0]["repo_drift"]
     assert {"left.txt", "README.md"} <= set(drift)
@@ -152,9 +200,9 @@ def test_what_a_passing_command_leaves_behind_does_not_reach_the_checkout(desk):
 
 @pytest.mark.rows("FF05", "FW04")
 def test_drift_names_odd_files_as_they_are(desk):
-    names = ["with space.txt", "ünï.txt", "quote\"d.txt", "tab\there.txt", "a -> b.txt"]
+    names = ["with space.txt", "ünï.txt", 'quote"d.txt', "tab\there.txt", "a -> b.txt"]
     code = "import sys; [open(name, 'w').write('x') for name in sys.argv[1:]]"
-    command = f"python -c \"{code}\" " + " ".join("'" + name + "'" for name in names)
+    command = f'python -c "{code}" ' + " ".join("'" + name + "'" for name in names)
     run = passes(factory(desk, desk.repo(), a_task(acceptance_commands=[command]), [Answer(GOOD)]))
     assert sorted(run.summary["attempts"][0]["repo_drift"]) == sorted(names)
 
@@ -223,10 +271,17 @@ ENDINGS = {
     "a directory": ("./scripts", -1, "scripts"),
     "killed by a signal": ("bash -c 'kill -9 $$'", -9, ""),
     "an open quote": ("echo 'never closed", None, "never closed"),
-    "output that is not UTF-8": ("python -c \"import os; os.write(1, bytes(range(256))); os.write(2, b'\\xff\\xfeE'); "
-                                 "raise SystemExit(5)\"", 5, "E"),
-    "a NUL in its output": ("python -c \"print('nul' + chr(0) + chr(27) + '[31m'); raise SystemExit(6)\"", 6, "nul"),
-}  # fmt: skip
+    "output that is not UTF-8": (
+        "python -c \"import os; os.write(1, bytes(range(256))); os.write(2, b'\\xff\\xfeE'); exit(5)\"",
+        5,
+        "E",
+    ),
+    "a NUL in its output": (
+        "python -c \"print('nul' + chr(0) + chr(27) + '[31m'); raise SystemExit(6)\"",
+        6,
+        "nul",
+    ),
+}
 
 
 @pytest.mark.rows("FP14", "FP15", "FP20", "FP09")
@@ -263,7 +318,9 @@ def test_the_excerpt_keeps_head_and_tail_of_both_streams_and_the_files_keep_all(
 
 def test_endless_output_is_bounded_on_disk(desk):
     code = "import sys; [sys.stdout.write('x' * 10**6) for _ in range(60)]; sys.exit(1)"
-    run = fails(factory(desk, desk.repo(), a_task(acceptance_commands=[f'python -c "{code}"']), [Answer(GOOD)], *ONCE))
+    run = fails(
+        factory(desk, desk.repo(), a_task(acceptance_commands=[f'python -c "{code}"']), [Answer(GOOD)], *ONCE)
+    )
     assert (run.attempt(1) / "acceptance_1_stdout.txt").stat().st_size < 30 * 1024 * 1024
 
 

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+from loopback import Answer, LoopbackEndpoint, Stall
+
 from blackbox.harness import (
     GOOD,
     Desk,
@@ -23,13 +25,22 @@ from blackbox.harness import (
     snapshot,
     untouched,
 )
-from loopback import Answer, LoopbackEndpoint, Stall
 
 
 def start(desk: Desk, repo: Path, endpoint: LoopbackEndpoint, task: dict, *args: str) -> Running:
     order = desk.write("order.json", task)
-    return desk.start("factory", "run", "--repo", repo, "--work-order", order, "--artifacts-dir", desk.artifacts,
-                      *args, endpoint=endpoint)  # fmt: skip
+    return desk.start(
+        "factory",
+        "run",
+        "--repo",
+        repo,
+        "--work-order",
+        order,
+        "--artifacts-dir",
+        desk.artifacts,
+        *args,
+        endpoint=endpoint,
+    )
 
 
 def run_dir(desk: Desk) -> Path:
@@ -57,7 +68,9 @@ def asleep(mark: str) -> bool:
 @pytest.mark.rows("FE05", "FE01", "FE03", "FE04", "FE08", "FC19")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("moment", ["model call", "command"])
-def test_a_signal_ends_the_run_with_its_code_a_summary_and_an_untouched_repository(desk, moment, number, code):
+def test_a_signal_ends_the_run_with_its_code_a_summary_and_an_untouched_repository(
+    desk, moment, number, code
+):
     repo = desk.repo()
     mark, command = sleeper()
     steps = [Stall()] if moment == "model call" else [Answer(GOOD)]
@@ -98,7 +111,7 @@ def test_ctrl_c_at_a_terminal_reaches_commands_only_through_us(desk):
 def test_a_crash_is_exit_2_with_message_and_traceback_on_record(desk):
     repo = desk.repo()
 
-    def sabotage(record):
+    def sabotage(_record):
         attempt = run_dir(desk) / "attempt_1"
         shutil.rmtree(attempt)
         attempt.write_text("a file where a directory was\n")
@@ -126,7 +139,7 @@ def test_a_stuck_git_lock_cannot_hide_the_run(desk):
     baseline = desk.git(repo, "rev-parse", "main")
     lock = repo / ".git/index.lock"
 
-    def stick(record):
+    def stick(_record):
         lock.touch()
         return Answer(GOOD)
 
@@ -147,7 +160,7 @@ def test_a_stuck_git_lock_cannot_hide_the_run(desk):
 def test_a_repository_that_changes_under_a_run_is_not_overrun(desk):
     repo = desk.repo()
 
-    def meddle(record):
+    def meddle(_record):
         (repo / "a.txt").write_text("the user was faster\n")
         return Answer(GOOD)
 
@@ -161,7 +174,7 @@ def test_a_repository_that_changes_under_a_run_is_not_overrun(desk):
 def test_edits_elsewhere_under_a_run_survive_it(desk):
     repo = desk.repo({"README.md": "x\n", ".gitignore": "*.log\n"})
 
-    def meddle(record):
+    def meddle(_record):
         (repo / "README.md").write_text("edited meanwhile\n")
         (repo / "run.log").write_text("logged meanwhile\n")
         return Answer(GOOD)

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from loopback import Answer
+
 from blackbox.harness import (
     AS_USER,
     GOOD,
@@ -26,7 +28,6 @@ from blackbox.harness import (
     snapshot,
     untouched,
 )
-from loopback import Answer
 
 PLANNER_RUN = "01HZY3VJ8Q4N5R6S7T8V9W0X1Y"
 
@@ -48,8 +49,16 @@ def with_remote(desk: Desk, repo: Path, name: str = "origin") -> Path:
 @pytest.mark.rows("FB02", "FM10")
 def test_provenance_names_the_branch(desk):
     repo = desk.repo()
-    task = a_task(provenance={"planner_run_id": PLANNER_RUN, "bootstrap": False, "compile_hash": "0" * 16,
-                              "manifest_sha256": "0" * 64, "surprise": 1}, extra_key=[1])  # fmt: skip
+    task = a_task(
+        provenance={
+            "planner_run_id": PLANNER_RUN,
+            "bootstrap": False,
+            "compile_hash": "0" * 16,
+            "manifest_sha256": "0" * 64,
+            "surprise": 1,
+        },
+        extra_key=[1],
+    )
     passes(factory(desk, repo, task, [Answer(GOOD)]))
     assert re.fullmatch(f"factory/{PLANNER_RUN}/{ULID.pattern}", head(desk, repo))
 
@@ -59,7 +68,9 @@ def test_provenance_names_the_branch(desk):
 def test_provenance_of_any_text_cannot_misname_a_branch(desk, run_id):
     repo = desk.repo()
     baseline = desk.git(repo, "rev-parse", "main")
-    run = factory(desk, repo, a_task(provenance={"planner_run_id": run_id, "bootstrap": False}), [Answer(GOOD)])
+    run = factory(
+        desk, repo, a_task(provenance={"planner_run_id": run_id, "bootstrap": False}), [Answer(GOOD)]
+    )
     assert run.outcome.exit_code in (0, 1), run.outcome
     assert "Traceback" not in run.outcome.said
     if run.outcome.exit_code == 0:
@@ -77,8 +88,12 @@ def test_a_named_branch_is_made_then_reused_and_its_head_is_the_baseline(desk):
     assert desk.git(repo, "rev-parse", "HEAD^") == first
 
     desk.git(repo, "checkout", "-q", "main")
-    second = a_task(allowed_files=["b.txt"], postconditions=[exists("b.txt")], preconditions=[exists("a.txt")],
-                    acceptance_commands=["test -f a.txt"])  # fmt: skip
+    second = a_task(
+        allowed_files=["b.txt"],
+        postconditions=[exists("b.txt")],
+        preconditions=[exists("a.txt")],
+        acceptance_commands=["test -f a.txt"],
+    )
     answer = Answer(json.dumps(a_proposal(a_write("b.txt"))))
     run = passes(factory(desk, repo, second, [answer], "--branch", "work/one", "--reuse-branch"))
     assert run.summary["baseline_commit"] == made
@@ -184,7 +199,9 @@ def test_a_push_that_fails_changes_neither_verdict_nor_exit_code(desk, kind):
         desk.git(repo, "push", "-q", "origin", f"{foreign}:refs/heads/work")
     run = passes(factory(desk, repo, a_task(), [Answer(GOOD)], "--branch", "work"))
     assert head(desk, repo) == "work"
-    assert re.search(r"warning.*push|push.*(fail|refus|reject|not)", run.outcome.stderr, re.IGNORECASE), run.outcome
+    assert re.search(r"warning.*push|push.*(fail|refus|reject|not)", run.outcome.stderr, re.IGNORECASE), (
+        run.outcome
+    )
     assert "push" in json.dumps(run.run_json)
     if foreign:
         assert desk.git(remote, "rev-parse", "work") == foreign, "never forced"
@@ -225,15 +242,31 @@ def test_the_users_identity_is_used_where_there_is_one_and_no_config_changes(des
 @pytest.mark.rows("FB10")
 def test_no_hook_and_no_configured_program_runs(desk):
     repo = desk.repo()
-    trap = desk.write("trap.sh", f"#!/bin/sh\necho \"$0\" >> {desk.root}/sprung\nexit 1\n")
+    trap = desk.write("trap.sh", f'#!/bin/sh\necho "$0" >> {desk.root}/sprung\nexit 1\n')
     trap.chmod(0o755)
-    for hook in ("pre-commit", "commit-msg", "post-commit", "post-checkout", "pre-push", "reference-transaction",
-                 "post-index-change", "prepare-commit-msg", "post-rewrite", "post-merge"):  # fmt: skip
+    for hook in (
+        "pre-commit",
+        "commit-msg",
+        "post-commit",
+        "post-checkout",
+        "pre-push",
+        "reference-transaction",
+        "post-index-change",
+        "prepare-commit-msg",
+        "post-rewrite",
+        "post-merge",
+    ):
         (repo / ".git/hooks").mkdir(exist_ok=True)
         (repo / ".git/hooks" / hook).write_bytes(trap.read_bytes())
         (repo / ".git/hooks" / hook).chmod(0o755)
-    for key, value in (("core.fsmonitor", str(trap)), ("commit.gpgSign", "true"), ("gpg.program", str(trap)),
-                       ("core.editor", str(trap)), ("core.pager", str(trap)), ("diff.external", str(trap))):  # fmt: skip
+    for key, value in (
+        ("core.fsmonitor", str(trap)),
+        ("commit.gpgSign", "true"),
+        ("gpg.program", str(trap)),
+        ("core.editor", str(trap)),
+        ("core.pager", str(trap)),
+        ("diff.external", str(trap)),
+    ):
         desk.git(repo, "config", key, value)
     with_remote(desk, repo)
     config = (repo / ".git/config").read_bytes()
@@ -255,8 +288,12 @@ def test_a_file_that_git_ignores_is_never_overwritten(desk):
 def test_a_new_file_that_git_ignores_is_committed_all_the_same(desk):
     repo = desk.repo({".gitignore": "build/\n"})
     put(repo / "build/kept.bin", "kept\n")
-    task = a_task(allowed_files=["build/a.txt"], postconditions=[exists("build/a.txt")], acceptance_commands=["true"])
-    run = factory(desk, repo, task, [Answer(json.dumps(a_proposal(a_write("build/a.txt"))))], repeat_last=True)
+    task = a_task(
+        allowed_files=["build/a.txt"], postconditions=[exists("build/a.txt")], acceptance_commands=["true"]
+    )
+    run = factory(
+        desk, repo, task, [Answer(json.dumps(a_proposal(a_write("build/a.txt"))))], repeat_last=True
+    )
     assert run.outcome.exit_code in (0, 1), run.outcome
     assert (repo / "build/kept.bin").read_text() == "kept\n"
     if run.outcome.exit_code == 0:
@@ -271,8 +308,9 @@ def test_line_ending_rules_of_the_repository_hold_and_the_tree_is_clean(desk):
     answer = Answer(json.dumps(a_proposal(a_write("a.txt", "one\r\ntwo\r\n"), a_write("run.bat", "x\ny\n"))))
     run = passes(factory(desk, repo, task, [answer]))
     assert desk.git(repo, "status", "--porcelain") == ""
-    blob = subprocess.run(["git", "cat-file", "blob", "HEAD:a.txt"], cwd=repo, env=desk.env, capture_output=True,
-                          check=True).stdout  # fmt: skip
+    blob = subprocess.run(
+        ["git", "cat-file", "blob", "HEAD:a.txt"], cwd=repo, env=desk.env, capture_output=True, check=True
+    ).stdout
     assert blob == b"one\ntwo\n"
     assert run.summary["repo_tree_hash_after"] == desk.git(repo, "rev-parse", "HEAD^{tree}")
 
@@ -283,10 +321,16 @@ def test_modes_survive_and_new_files_follow_the_umask(desk):
     (repo / "run.sh").chmod(0o755)
     desk.commit_all(repo)
     (repo / "note.txt").chmod(0o600)
-    task = a_task(allowed_files=["run.sh", "a.txt", "note.txt"], postconditions=[exists("a.txt")],
-                  acceptance_commands=["test -x run.sh"])  # fmt: skip
-    answer = a_proposal(a_write("run.sh", "#!/bin/sh\nexit 0\n", sha("#!/bin/sh\n")), a_write("a.txt"),
-                        a_write("note.txt", "y\n", sha("x\n")))  # fmt: skip
+    task = a_task(
+        allowed_files=["run.sh", "a.txt", "note.txt"],
+        postconditions=[exists("a.txt")],
+        acceptance_commands=["test -x run.sh"],
+    )
+    answer = a_proposal(
+        a_write("run.sh", "#!/bin/sh\nexit 0\n", sha("#!/bin/sh\n")),
+        a_write("a.txt"),
+        a_write("note.txt", "y\n", sha("x\n")),
+    )
     passes(factory(desk, repo, task, [Answer(json.dumps(answer))]))
     listed = desk.git(repo, "ls-tree", "HEAD", "run.sh", "a.txt", "note.txt").splitlines()
     assert [line.split()[0] for line in listed] == ["100644", "100644", "100755"]
@@ -315,11 +359,26 @@ def test_two_runs_on_one_repository_take_turns(desk):
     runs = []
     with LoopbackEndpoint([Answer(GOOD), Answer(json.dumps(a_proposal(a_write("b.txt"))))]) as endpoint:
         for number, name in enumerate(("a.txt", "b.txt")):
-            task = a_task(allowed_files=[name], postconditions=[exists(name)],
-                          acceptance_commands=["python -c 'import time; time.sleep(1)'"])  # fmt: skip
-            runs.append(desk.start("factory", "run", "--repo", repo, "--work-order",
-                                   desk.write(f"o{number}.json", task), "--artifacts-dir", desk.artifacts,
-                                   "--branch", "shared", endpoint=endpoint))  # fmt: skip
+            task = a_task(
+                allowed_files=[name],
+                postconditions=[exists(name)],
+                acceptance_commands=["python -c 'import time; time.sleep(1)'"],
+            )
+            runs.append(
+                desk.start(
+                    "factory",
+                    "run",
+                    "--repo",
+                    repo,
+                    "--work-order",
+                    desk.write(f"o{number}.json", task),
+                    "--artifacts-dir",
+                    desk.artifacts,
+                    "--branch",
+                    "shared",
+                    endpoint=endpoint,
+                )
+            )
             if number == 0:
                 runs[0].until(lambda: endpoint.requests)
         outcomes = [run.finish() for run in runs]

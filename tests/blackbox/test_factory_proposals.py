@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import Answer, Drop, Raw, Stall, Status
+
 from blackbox.harness import (
     EMPTY,
     GOOD,
@@ -27,7 +29,6 @@ from blackbox.harness import (
     text_of,
     untouched,
 )
-from loopback import Answer, Drop, Raw, Stall, Status
 
 OLD = "old content\n"
 INVALID, SCOPE, STALE = "llm_output_invalid", "write_scope_violation", "stale_context"
@@ -77,22 +78,37 @@ CASES = [
     Case("empty writes", writes(), INVALID, rows="FS15 FM05"),
     Case("writes is an object", {**writes(), "writes": {"a.txt": "x"}}, INVALID, rows="FS15"),
     Case("a write is text", {**writes(), "writes": ["a.txt"]}, INVALID, rows="FS15"),
-    *(Case(f"a write without {key}", write_without(key), INVALID, rows="FS15")
-      for key in ("path", "content", "base_sha256")),
+    *(
+        Case(f"a write without {key}", write_without(key), INVALID, rows="FS15")
+        for key in ("path", "content", "base_sha256")
+    ),
     Case("path is a number", writes(a_write(7)), INVALID, rows="FS15"),
     Case("path is a list", writes(a_write(["a.txt"])), INVALID, rows="FS15"),
     Case("content is null", writes(a_write("a.txt", None)), INVALID, rows="FS15"),
     Case("content is an object", writes(a_write("a.txt", {"x": 1})), INVALID, rows="FS15"),
     Case("hash is a number", writes(a_write("a.txt", base=0)), INVALID, rows="FS15"),
     Case("a file over 200 KB", writes(a_write("a.txt", "x" * (200 * 1024 + 1))), INVALID, rows="FM06"),
-    Case("200 KB of characters are more bytes", writes(a_write("a.txt", "ü" * (150 * 1024))), INVALID, rows="FM06"),
-    Case("over 500 KB in all",
-         writes(*[a_write(path, LONG * 2) for path in ("a.txt", "b.txt", "sub/c.txt")]), INVALID, rows="FM07"),
+    Case(
+        "200 KB of characters are more bytes",
+        writes(a_write("a.txt", "ü" * (150 * 1024))),
+        INVALID,
+        rows="FM06",
+    ),
+    Case(
+        "over 500 KB in all",
+        writes(*[a_write(path, LONG * 2) for path in ("a.txt", "b.txt", "sub/c.txt")]),
+        INVALID,
+        rows="FM07",
+    ),
     Case("outside allowed_files", writes(a_write("a.txt"), a_write("other.txt")), SCOPE, rows="FT02"),
     Case("a case twin", writes(a_write("A.TXT")), SCOPE, rows="FT02"),
     Case("a path twice", writes(a_write("a.txt", "1"), a_write("a.txt", "2")), SCOPE, rows="FT01"),
-    Case("a path twice in two spellings", writes(a_write("a.txt", "1"), a_write("./sub/../a.txt", "2")), SCOPE,
-         rows="FT01"),
+    Case(
+        "a path twice in two spellings",
+        writes(a_write("a.txt", "1"), a_write("./sub/../a.txt", "2")),
+        SCOPE,
+        rows="FT01",
+    ),
     Case("through a link to outside", writes(a_write("link/x.txt")), SCOPE, rows="FT04"),
     Case("onto a link to outside", writes(a_write("filelink", base=sha("outside\n"))), SCOPE, rows="FT04"),
     Case("upward", writes(a_write("../x.txt")), REFUSED, rows="FT03"),
@@ -105,21 +121,36 @@ CASES = [
     Case("a directory", writes(a_write("sub/")), REFUSED, rows="FT03"),
     Case("wrong hash", writes(a_write("b.txt", base=sha("guess"))), STALE, rows="FT05"),
     Case("no hash for a file that is there", writes(a_write("b.txt", base=EMPTY)), STALE, rows="FT05"),
-    Case("a hash for a file that is not there", writes(a_write("a.txt", base=sha("x"))), STALE, rows="FT05 FT12"),
-    Case("one bad hash among good ones",
-         writes(a_write("a.txt"), a_write("sub/c.txt"), a_write("b.txt", base=sha("x"))), STALE, rows="FT06"),
+    Case(
+        "a hash for a file that is not there",
+        writes(a_write("a.txt", base=sha("x"))),
+        STALE,
+        rows="FT05 FT12",
+    ),
+    Case(
+        "one bad hash among good ones",
+        writes(a_write("a.txt"), a_write("sub/c.txt"), a_write("b.txt", base=sha("x"))),
+        STALE,
+        rows="FT06",
+    ),
     Case("verification fails", writes(a_write("a.txt", "BADVERIFY\n")), "verify_failed", rows="FP05 FG09"),
     Case("a promise is not kept", writes(a_write("sub/c.txt")), "acceptance_failed", rows="FP06 FP07 X06"),
     Case("acceptance fails", writes(a_write("a.txt", "BADACC\n")), "acceptance_failed", rows="FP09 FG09"),
-    Case("claims of its own", {**writes(a_write("a.txt", "BADACC\n")), "verdict": "PASS", "touched_files": []},
-         "acceptance_failed", rows="X01 FT14"),
-]  # fmt: skip
+    Case(
+        "claims of its own",
+        {**writes(a_write("a.txt", "BADACC\n")), "verdict": "PASS", "touched_files": []},
+        "acceptance_failed",
+        rows="X01 FT14",
+    ),
+]
 TASK = a_task(
     allowed_files=["a.txt", "b.txt", "sub/c.txt", "link/x.txt", "filelink"],
     postconditions=[exists("a.txt"), exists("b.txt")],
     acceptance_commands=["python -c \"assert 'BADACC' not in open('a.txt').read()\""],
 )
-FENCED = f"```json\n{json.dumps(writes(a_write('a.txt', 'y' * (200 * 1024)), a_write('sub/c.txt', 'new')))}\n```\n"
+FENCED = (
+    f"```json\n{json.dumps(writes(a_write('a.txt', 'y' * (200 * 1024)), a_write('sub/c.txt', 'new')))}\n```\n"
+)
 
 
 @dataclass
@@ -145,7 +176,7 @@ def many(tmp_path_factory) -> Many:
     changed: list[str] = []
     answers = iter([*(Answer(case.text) for case in CASES), Answer(FENCED)])
 
-    def step(record):
+    def step(_record):
         changed[:] = differences(before, snapshot(repo))
         return next(answers)
 
@@ -249,8 +280,9 @@ def test_conditions_that_hold_let_the_run_go_on(desk):
 def test_context_is_bounded_and_what_was_not_shown_whole_may_not_be_rewritten(desk):
     big = {f"big{n}.txt": f"START-{n}\n" + f"{n}" * 90_000 + f"\nEND-{n}\n" for n in range(4)}
     repo = desk.repo(big)
-    order = a_task(context_files=sorted(big, reverse=True), allowed_files=["a.txt", "big3.txt"],
-                   postconditions=[])  # fmt: skip
+    order = a_task(
+        context_files=sorted(big, reverse=True), allowed_files=["a.txt", "big3.txt"], postconditions=[]
+    )
     blind = writes(a_write("a.txt"), a_write("big3.txt", "rewritten blindly\n", sha(big["big3.txt"])))
     run = passes(factory(desk, repo, order, [Answer(json.dumps(blind)), Answer(GOOD)]))
     sent = text_of(run.requests[0])
@@ -267,8 +299,12 @@ def test_the_same_inputs_make_the_same_prompt(desk):
     repo = desk.repo({"x.txt": "x\n", "b.txt": "b\n"})
     prompts = []
     for order in (["x.txt", "b.txt"], ["b.txt", "x.txt"]):
-        task = a_task(context_files=order, allowed_files=[*order, "a.txt"], postconditions=[],
-                      acceptance_commands=["false"])  # fmt: skip
+        task = a_task(
+            context_files=order,
+            allowed_files=[*order, "a.txt"],
+            postconditions=[],
+            acceptance_commands=["false"],
+        )
         run = fails(factory(desk, repo, task, [Answer(GOOD)], "--max-attempts", "1"))
         prompts.append(run.artifact(1, "se_prompt.txt"))
     assert prompts[0] == prompts[1]
@@ -300,23 +336,49 @@ def test_an_endpoint_failure_is_a_retryable_exception(desk):
 @pytest.mark.rows("FS17", "FS18", "X02")
 @pytest.mark.parametrize(
     "step",
-    [Drop(), Raw(b"<html>", {"content-type": "text/html"}), Raw(b"{broken"), Stall(drip=0.3), Stall(headers=False),
-     Answer("", refusal="I will not"), Answer(GOOD[:30], status="incomplete")],
+    [
+        Drop(),
+        Raw(b"<html>", {"content-type": "text/html"}),
+        Raw(b"{broken"),
+        Stall(drip=0.3),
+        Stall(headers=False),
+        Answer("", refusal="I will not"),
+        Answer(GOOD[:30], status="incomplete"),
+    ],
     ids=["dropped", "web page", "broken body", "drips for ever", "silence", "refusal", "cut off"],
-)  # fmt: skip
+)
 def test_a_bad_endpoint_ends_in_a_fail_with_a_brief_and_an_untouched_repository(desk, step):
     repo = desk.repo()
     with untouched(repo):
-        run = fails(factory(desk, repo, a_task(), [step], "--max-attempts", "1", "--timeout-seconds", "2",
-                            repeat_last=True))  # fmt: skip
+        run = fails(
+            factory(
+                desk,
+                repo,
+                a_task(),
+                [step],
+                "--max-attempts",
+                "1",
+                "--timeout-seconds",
+                "2",
+                repeat_last=True,
+            )
+        )
     assert run.stages[0] in ("exception", INVALID)
     assert run.outcome.seconds < 40
     assert run.summary["verdict"] == "FAIL"
 
 
 def test_a_model_that_knows_no_temperature_costs_no_attempt(desk):
-    refusal = Status(400, {"error": {"message": "Unsupported value: 'temperature'", "param": "temperature",
-                                     "code": "unsupported_value"}})  # fmt: skip
+    refusal = Status(
+        400,
+        {
+            "error": {
+                "message": "Unsupported value: 'temperature'",
+                "param": "temperature",
+                "code": "unsupported_value",
+            }
+        },
+    )
     run = passes(factory(desk, desk.repo(), a_task(), [refusal, Answer(GOOD)]))
     assert run.stages == [None]
     assert "temperature" not in run.requests[1].body
@@ -344,11 +406,22 @@ def test_a_write_that_fails_is_a_brief_and_is_not_retried(desk, files, path):
 
 @pytest.mark.rows("FT07", "FT08", "FM11")
 def test_files_are_replaced_whole_and_odd_names_are_just_names(desk):
-    names = ["with space.txt", "über/näme.txt", "-rf.txt", "quote'\".txt", "$HOME.txt", "a/b/c/d.txt", "tab~#.txt"]
+    names = [
+        "with space.txt",
+        "über/näme.txt",
+        "-rf.txt",
+        "quote'\".txt",
+        "$HOME.txt",
+        "a/b/c/d.txt",
+        "tab~#.txt",
+    ]
     repo = desk.repo({"plain.txt": OLD}, name="my repo")
     inode = (repo / "plain.txt").stat().st_ino
-    task = a_task(allowed_files=[*names, "./plain.txt"], postconditions=[exists(name) for name in [*names, "plain.txt"]],
-                  acceptance_commands=["true"])  # fmt: skip
+    task = a_task(
+        allowed_files=[*names, "./plain.txt"],
+        postconditions=[exists(name) for name in [*names, "plain.txt"]],
+        acceptance_commands=["true"],
+    )
     answer = writes(*[a_write(name, f"{name}\n") for name in names], a_write("plain.txt", "new\n", sha(OLD)))
     run = passes(factory(desk, repo, task, [Answer(json.dumps(answer))]))
     assert run.summary["attempts"][0]["touched_files"] == sorted([*names, "plain.txt"])
@@ -356,4 +429,4 @@ def test_files_are_replaced_whole_and_odd_names_are_just_names(desk):
         assert (repo / name).read_text() == f"{name}\n"
     assert (repo / "plain.txt").stat().st_ino != inode
     assert desk.git(repo, "status", "--porcelain") == ""
-    assert [path for path in repo.rglob(".llmch*")] == []
+    assert list(repo.rglob(".llmch*")) == []

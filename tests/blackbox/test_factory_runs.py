@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import Answer
+
 from blackbox.harness import (
     EMPTY,
     KEY,
@@ -31,7 +33,6 @@ from blackbox.harness import (
     snapshot,
     text_of,
 )
-from loopback import Answer
 
 README = "baseline readme README-MARKER\n"
 TOOL = "#!/bin/sh\nexit 0\n"
@@ -44,6 +45,10 @@ echo drift >> README.md
 if grep -q BADVERIFY a.txt; then exit 7; fi
 exit 0
 """
+SHOUT = (
+    "import sys; print('ACC-OUT'); sys.stderr.write('ACC-ERR'); "
+    "sys.exit('GOODACC' not in open('a.txt').read())"
+)
 ORDER = a_task(
     id="WO-03",
     title="TITLE-MARKER",
@@ -56,15 +61,18 @@ ORDER = a_task(
     postconditions=[exists("a.txt"), exists("src/new/b.py"), exists("tool.sh")],
     acceptance_commands=[
         "echo $HOME * 'a;b' && c",
-        "python -c \"import sys; print('ACC-OUT'); sys.stderr.write('ACC-ERR'); "
-        "sys.exit('GOODACC' not in open('a.txt').read())\"",
+        f'python -c "{SHOUT}"',
         "test -f src/new/b.py",
     ],
 )
 
 
 def proposal(text: str) -> Answer:
-    writes = [a_write("tool.sh", TOOL + "# new\n", sha(TOOL)), a_write("./a.txt", text), a_write("src/new/b.py", "B = 1\n")]
+    writes = [
+        a_write("tool.sh", TOOL + "# new\n", sha(TOOL)),
+        a_write("./a.txt", text),
+        a_write("src/new/b.py", "B = 1\n"),
+    ]
     return Answer(json.dumps(a_proposal(*writes)))
 
 
@@ -94,16 +102,18 @@ def passed(tmp_path_factory) -> Passed:
     before = snapshot(repo)
     during: list[dict[str, Any]] = []
 
-    def look(record):
+    def look(_record):
         (run_dir,) = (desk.artifacts / "factory").iterdir()
         number = len(during) + 1
         prompt = run_dir / f"attempt_{number}" / "se_prompt.txt"
-        during.append({
-            "changed": differences(before, snapshot(repo)),
-            "prompt": prompt.read_text() if prompt.exists() else None,
-            "run_json": read_json(run_dir / "run.json"),
-            "order": (run_dir / "work_order.json").exists(),
-        })  # fmt: skip
+        during.append(
+            {
+                "changed": differences(before, snapshot(repo)),
+                "prompt": prompt.read_text() if prompt.exists() else None,
+                "run_json": read_json(run_dir / "run.json"),
+                "order": (run_dir / "work_order.json").exists(),
+            }
+        )
 
     steps = [proposal("BADVERIFY\n"), proposal("no marker\n"), proposal("GOODACC ünï\r\nno newline at end")]
     run = factory(desk, repo, ORDER, peeking(look, steps), "--out", desk.root / "out")
@@ -124,9 +134,16 @@ def test_defaults_and_settings_are_in_the_request_and_on_record(passed):
     body = passed.run.requests[0].body
     assert (body["model"], body["temperature"]) == ("gpt-5.2", 0)
     summary = passed.run.summary
-    wanted = {"run_id": passed.run.run_dir.name, "work_order_id": "WO-03", "llm_model": "gpt-5.2",
-              "llm_temperature": 0, "max_attempts": 5, "timeout_seconds": 600,
-              "baseline_commit": passed.baseline, "rollback_failed": False}  # fmt: skip
+    wanted = {
+        "run_id": passed.run.run_dir.name,
+        "work_order_id": "WO-03",
+        "llm_model": "gpt-5.2",
+        "llm_temperature": 0,
+        "max_attempts": 5,
+        "timeout_seconds": 600,
+        "baseline_commit": passed.baseline,
+        "rollback_failed": False,
+    }
     assert {key: summary.get(key) for key in wanted} == wanted
     assert ULID.fullmatch(summary["run_id"])
     record = passed.run.run_json
@@ -160,8 +177,18 @@ def test_at_every_request_the_prompt_is_on_disk_and_the_repository_as_it_was(pas
 def test_the_first_prompt_says_what_the_order_says_and_shows_the_context(passed):
     prompt = passed.during[0]["prompt"]
     assert prompt.strip() in text_of(passed.run.requests[0])
-    for marker in ("TITLE-MARKER", "INTENT-MARKER", "NOTES-MARKER", "FORBIDDEN-MARKER", "README-MARKER",
-                   "base_sha256", sha(README), sha("Z\n"), "not_there.md", EMPTY):  # fmt: skip
+    for marker in (
+        "TITLE-MARKER",
+        "INTENT-MARKER",
+        "NOTES-MARKER",
+        "FORBIDDEN-MARKER",
+        "README-MARKER",
+        "base_sha256",
+        sha(README),
+        sha("Z\n"),
+        "not_there.md",
+        EMPTY,
+    ):
         assert marker in prompt, marker
     assert prompt.index(sha(README)) < prompt.index(sha("Z\n")), "context sorted by path"
     listed = [prompt.index(path) for path in ("a.txt", "src/new/b.py", "tool.sh")]
@@ -195,8 +222,15 @@ def test_the_second_attempt_sees_nothing_of_the_first(passed):
 def test_each_attempt_leaves_its_artifacts(passed):
     for number in (1, 2, 3):
         names = {path.name for path in passed.run.attempt(number).iterdir()}
-        assert {"se_prompt.txt", "raw_llm_response.json", "proposed_writes.json", "write_result.json",
-                "verify_result.json", "verify_1_stdout.txt", "verify_1_stderr.txt"} <= names  # fmt: skip
+        assert {
+            "se_prompt.txt",
+            "raw_llm_response.json",
+            "proposed_writes.json",
+            "write_result.json",
+            "verify_result.json",
+            "verify_1_stdout.txt",
+            "verify_1_stderr.txt",
+        } <= names
         result = passed.run.artifact(number, "write_result.json")
         assert result["write_ok"] is True
         assert result["touched_files"] == ["a.txt", "src/new/b.py", "tool.sh"]
@@ -231,14 +265,20 @@ def test_no_shell_reads_a_command(passed):
 def test_each_failed_attempt_has_a_brief_and_the_passing_one_none(passed):
     for number in (1, 2):
         brief = passed.run.brief(number)
-        assert {"stage", "command", "exit_code", "primary_error_excerpt", "constraints_reminder"} <= brief.keys()
+        assert {
+            "stage",
+            "command",
+            "exit_code",
+            "primary_error_excerpt",
+            "constraints_reminder",
+        } <= brief.keys()
         assert brief["constraints_reminder"]
     assert passed.run.brief(1)["command"] == "bash scripts/verify.sh"
     assert passed.run.brief(1)["exit_code"] == 7
     assert not (passed.run.attempt(3) / "failure_brief.json").exists()
 
 
-@pytest.mark.rows("FG10", "FF07", "FF05")
+@pytest.mark.rows("FG10", "FF07", "FF05", "FG04")
 def test_the_summary_holds_a_record_per_attempt_and_the_drift(passed):
     attempts = passed.run.summary["attempts"]
     assert len(attempts) == 3
@@ -273,7 +313,9 @@ def test_the_commit_holds_exactly_the_proposal_on_a_branch_of_its_own(passed):
 def test_content_arrives_as_it_was_given(passed):
     wanted = "GOODACC ünï\r\nno newline at end".encode()
     assert (passed.repo / "a.txt").read_bytes() == wanted
-    shown = subprocess.run(["git", "show", "HEAD:a.txt"], cwd=passed.repo, capture_output=True, check=True).stdout
+    shown = subprocess.run(
+        ["git", "show", "HEAD:a.txt"], cwd=passed.repo, capture_output=True, check=True
+    ).stdout
     assert shown == wanted
 
 
@@ -283,7 +325,13 @@ def test_after_a_pass_nothing_but_the_proposal_has_changed_in_the_checkout(passe
         return {name: what for name, what in names.items() if name.split("/")[0] != ".git"}
 
     changed = differences(outside_git(passed.before), outside_git(snapshot(passed.repo)))
-    assert sorted(line.split(":")[0] for line in changed) == ["a.txt", "src", "src/new", "src/new/b.py", "tool.sh"]
+    assert sorted(line.split(":")[0] for line in changed) == [
+        "a.txt",
+        "src",
+        "src/new",
+        "src/new/b.py",
+        "tool.sh",
+    ]
     assert passed.desk.git(passed.repo, "status", "--porcelain") == ""
     assert (passed.repo / "tool.sh").stat().st_mode & 0o777 == 0o755
     for name in ("config", "hooks", "info"):
@@ -337,8 +385,13 @@ def failed(tmp_path_factory) -> Failed:
     order = a_task(acceptance_commands=["true", f'python -c "{litter} {commit} raise SystemExit(3)"'])
     answer = Answer(json.dumps(a_proposal(a_write("a.txt"))))
     run = factory(desk, repo, order, [answer], "--max-attempts", "3", repeat_last=True)
-    return Failed(desk, repo, run, differences(before, snapshot(repo)),
-                  differences(remote_before, snapshot(desk.root / "remote.git")))  # fmt: skip
+    return Failed(
+        desk,
+        repo,
+        run,
+        differences(before, snapshot(repo)),
+        differences(remote_before, snapshot(desk.root / "remote.git")),
+    )
 
 
 @pytest.mark.rows("FC24", "FG06", "FC19", "FE04")

@@ -11,6 +11,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from loopback import Answer, LoopbackEndpoint, Stall
+
 from blackbox.harness import (
     CONTRACT,
     GOOD,
@@ -28,7 +30,6 @@ from blackbox.harness import (
     read_json,
     untouched,
 )
-from loopback import Answer, LoopbackEndpoint, Stall
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = json.dumps(a_plan(an_order(1)))
@@ -38,8 +39,16 @@ def wo(number: int, **changes):
     """An order that needs what the one before it made."""
     needs = [] if number == 1 else [exists("log.txt")]
     path = "log.txt" if number == 1 else f"f{number}.txt"
-    return an_order(number, **{"allowed_files": [path], "postconditions": [exists(path)], "preconditions": needs,
-                               "acceptance_commands": [f"test -f {path}"], **changes})  # fmt: skip
+    return an_order(
+        number,
+        **{
+            "allowed_files": [path],
+            "postconditions": [exists(path)],
+            "preconditions": needs,
+            "acceptance_commands": [f"test -f {path}"],
+            **changes,
+        },
+    )
 
 
 def making(*paths: str) -> list[Answer]:
@@ -54,10 +63,21 @@ def a_directory(desk: Desk, *orders: dict, name: str = "orders") -> Path:
     return desk.root / "files" / name
 
 
-def run_all(desk: Desk, workdir: Path, repo: Path, steps, *args, tool=("llmch", "run-all"), repeat_last=False):
+def run_all(
+    desk: Desk, workdir: Path, repo: Path, steps, *args, tool=("llmch", "run-all"), repeat_last=False
+):
     with LoopbackEndpoint(steps, repeat_last=repeat_last) as endpoint:
-        outcome = desk.run(*tool, "--workdir", workdir, "--repo", repo, "--artifacts-dir", desk.artifacts, *args,
-                           endpoint=endpoint)  # fmt: skip
+        outcome = desk.run(
+            *tool,
+            "--workdir",
+            workdir,
+            "--repo",
+            repo,
+            "--artifacts-dir",
+            desk.artifacts,
+            *args,
+            endpoint=endpoint,
+        )
     return outcome, list(endpoint.requests)
 
 
@@ -77,7 +97,9 @@ def test_plan_is_the_planner_with_its_exit_codes(desk):
     assert len(list(desk.artifacts.glob("planner/*/output/WO-01.json"))) == 1
     bad = json.dumps(a_plan(an_order(2)))
     with LoopbackEndpoint([Answer(bad)], repeat_last=True) as endpoint:
-        invalid = desk.run("llmch", "plan", "--spec", spec, "--artifacts-dir", desk.artifacts, endpoint=endpoint)
+        invalid = desk.run(
+            "llmch", "plan", "--spec", spec, "--artifacts-dir", desk.artifacts, endpoint=endpoint
+        )
     assert invalid.exit_code == 2, invalid
     assert desk.run("llmch", "plan", "--spec", spec, env={"OPENAI_API_KEY": None}).exit_code == 3
     assert desk.run("llmch", "plan").exit_code == 64
@@ -89,18 +111,43 @@ def test_run_is_the_factory_with_its_exit_codes_and_arguments_after_two_dashes(d
     order = desk.write("order.json", a_task(acceptance_commands=["grep -q content a.txt"]))
     bad = json.dumps(a_proposal(a_write("a.txt", "wrong\n")))
     with LoopbackEndpoint([Answer(bad)], repeat_last=True) as endpoint, untouched(repo):
-        failed = desk.run("llmch", "run", "--repo", repo, "--work-order", order, "--artifacts-dir", desk.artifacts,
-                          "--", "--max-attempts", "2", "--llm-model", "passed-on", endpoint=endpoint)  # fmt: skip
+        failed = desk.run(
+            "llmch",
+            "run",
+            "--repo",
+            repo,
+            "--work-order",
+            order,
+            "--artifacts-dir",
+            desk.artifacts,
+            "--",
+            "--max-attempts",
+            "2",
+            "--llm-model",
+            "passed-on",
+            endpoint=endpoint,
+        )
     assert failed.exit_code == 1, failed
     assert [record.body["model"] for record in endpoint.requests] == ["passed-on"] * 2
     with LoopbackEndpoint([Answer(GOOD)]) as endpoint:
-        good = desk.run("llmch", "run", "--repo", repo, "--work-order", order, "--artifacts-dir", desk.artifacts,
-                        endpoint=endpoint)  # fmt: skip
+        good = desk.run(
+            "llmch",
+            "run",
+            "--repo",
+            repo,
+            "--work-order",
+            order,
+            "--artifacts-dir",
+            desk.artifacts,
+            endpoint=endpoint,
+        )
     assert good.exit_code == 0, good
     assert desk.run("llmch", "run").exit_code == 64
 
 
-@pytest.mark.parametrize("argv", [["juggle"], ["--frobnicate"], ["run-all"], ["run-all", "--repo", "x"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "argv", [["juggle"], ["--frobnicate"], ["run-all"], ["run-all", "--repo", "x"]], ids=" ".join
+)
 def test_a_wrong_call_is_a_usage_error(desk, argv):
     outcome = desk.run("llmch", *argv)
     assert outcome.exit_code == 64, outcome
@@ -112,15 +159,22 @@ def test_the_console_script_is_declared_and_its_function_runs(desk):
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["llmch"]
     assert declared == "llmch.__main__:main"
     code = "import sys; from llmch.__main__ import main; sys.argv = ['llmch', '--version']; sys.exit(main())"
-    done = subprocess.run([sys.executable, "-c", code], cwd=desk.cwd, env=desk.env, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=desk.cwd, env=desk.env, capture_output=True, check=False
+    )
     assert done.returncode == 0, done
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert version in done.stdout.decode()
 
 
 def test_help_loads_nothing_heavy(desk):
-    done = subprocess.run([sys.executable, "-X", "importtime", "-m", "llmch", "--help"], cwd=desk.cwd, env=desk.env,
-                          capture_output=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "llmch", "--help"],
+        cwd=desk.cwd,
+        env=desk.env,
+        capture_output=True,
+        check=True,
+    )
     loaded = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.decode().splitlines()}
     assert loaded & {"pydantic", "openai", "langgraph", "click", "httpx", "rich"} == set()
 
@@ -128,13 +182,14 @@ def test_help_loads_nothing_heavy(desk):
 # --- the sequence ------------------------------------------------------------------------
 
 
-@pytest.mark.rows("LC03", "LC07", "LC11", "LC06", "LC09", "FB02")
+@pytest.mark.rows("LC03", "LC07", "LC11", "LC06", "LC09", "FB02", "S21")
 def test_run_all_takes_the_orders_by_number_on_one_branch(desk):
     repo = desk.repo()
     main = desk.git(repo, "rev-parse", "main")
     workdir = a_directory(desk, wo(10), wo(2), wo(1))
-    outcome, requests = run_all(desk, workdir, repo, making("log.txt", "f2.txt", "f10.txt"),
-                                "--", "--llm-model", "passed-on")  # fmt: skip
+    outcome, requests = run_all(
+        desk, workdir, repo, making("log.txt", "f2.txt", "f10.txt"), "--", "--llm-model", "passed-on"
+    )
     assert outcome.exit_code == 0, outcome
     assert [record.body["model"] for record in requests] == ["passed-on"] * 3
     assert [summary["work_order_id"] for summary in summaries(desk)] == ["WO-01", "WO-02", "WO-10"]
@@ -144,7 +199,7 @@ def test_run_all_takes_the_orders_by_number_on_one_branch(desk):
     assert desk.git(repo, "rev-list", "--count", f"main..{branch}") == "3"
     assert desk.git(repo, "rev-parse", "main") == main
     assert desk.git(repo, "status", "--porcelain") == ""
-    assert len([ref for ref in desk.git(repo, "branch", "--format=%(refname)").splitlines()]) == 2
+    assert len(desk.git(repo, "branch", "--format=%(refname)").splitlines()) == 2
     for name in ("WO-01", "WO-02", "WO-10"):
         assert name in outcome.said
 
@@ -153,10 +208,14 @@ def test_run_all_takes_the_orders_by_number_on_one_branch(desk):
 def test_create_branch_holds_for_the_first_order_and_the_rest_reuse_it(desk):
     repo = desk.repo()
     workdir = a_directory(desk, wo(1), wo(2))
-    outcome, _ = run_all(desk, workdir, repo, making("log.txt", "f2.txt"), "--branch", "work/all", "--create-branch")
+    outcome, _ = run_all(
+        desk, workdir, repo, making("log.txt", "f2.txt"), "--branch", "work/all", "--create-branch"
+    )
     assert outcome.exit_code == 0, outcome
     assert desk.git(repo, "rev-list", "--count", "main..work/all") == "2"
-    again, requests = run_all(desk, workdir, repo, making("log.txt"), "--branch", "work/all", "--create-branch")
+    again, requests = run_all(
+        desk, workdir, repo, making("log.txt"), "--branch", "work/all", "--create-branch"
+    )
     assert again.exit_code == 1, again
     assert requests == []
 
@@ -166,8 +225,9 @@ def test_the_sequence_stops_at_the_first_failure_and_says_how_to_go_on(desk):
     repo = desk.repo()
     workdir = a_directory(desk, wo(1), wo(2), wo(3))
     bad = Answer(json.dumps(a_proposal(a_write("elsewhere.txt"))))
-    outcome, requests = run_all(desk, workdir, repo, [*making("log.txt"), bad], "--", "--max-attempts", "1",
-                                repeat_last=True)  # fmt: skip
+    outcome, requests = run_all(
+        desk, workdir, repo, [*making("log.txt"), bad], "--", "--max-attempts", "1", repeat_last=True
+    )
     assert outcome.exit_code == 1, outcome
     assert len(requests) == 2
     assert [summary["verdict"] for summary in summaries(desk)] == ["PASS", "FAIL"]
@@ -182,8 +242,18 @@ def test_a_sequence_can_be_continued_on_its_branch(desk):
     repo = desk.repo()
     workdir = a_directory(desk, wo(1), wo(2, acceptance_commands=["grep -q f2.txt f2.txt"]))
     bad = Answer(json.dumps(a_proposal(a_write("f2.txt", "no\n"))))
-    outcome, _ = run_all(desk, workdir, repo, [*making("log.txt"), bad], "--branch", "work/c", "--", "--max-attempts",
-                         "1", repeat_last=True)  # fmt: skip
+    outcome, _ = run_all(
+        desk,
+        workdir,
+        repo,
+        [*making("log.txt"), bad],
+        "--branch",
+        "work/c",
+        "--",
+        "--max-attempts",
+        "1",
+        repeat_last=True,
+    )
     assert outcome.exit_code == 1, outcome
     rest = a_directory(desk, wo(2), name="rest")
     outcome, _ = run_all(desk, rest, repo, making("f2.txt"), "--branch", "work/c", "--reuse-branch")
@@ -224,8 +294,17 @@ def test_a_signal_stops_the_sequence(desk, number, code):
     repo = desk.repo()
     workdir = a_directory(desk, wo(1), wo(2), wo(3))
     with LoopbackEndpoint([*making("log.txt"), Stall()]) as endpoint:
-        running = desk.start("llmch", "run-all", "--workdir", workdir, "--repo", repo, "--artifacts-dir",
-                             desk.artifacts, endpoint=endpoint)  # fmt: skip
+        running = desk.start(
+            "llmch",
+            "run-all",
+            "--workdir",
+            workdir,
+            "--repo",
+            repo,
+            "--artifacts-dir",
+            desk.artifacts,
+            endpoint=endpoint,
+        )
         running.until(lambda: len(endpoint.requests) == 2)
         running.signal(number)
         outcome = running.finish(30)
@@ -240,21 +319,45 @@ def test_a_signal_stops_the_sequence(desk, number, code):
 def test_a_plan_is_built_on_one_branch_that_bears_its_name(desk):
     repo = desk.repo(verify=None)
     plan = a_plan(
-        bootstrap_order(1, preconditions=[absent("scripts/verify.sh")], allowed_files=["setup.py"],
-                        postconditions=[exists("setup.py")], acceptance_commands=["test -f setup.py"]),
-        bootstrap_order(2), wo(3, preconditions=[exists("scripts/verify.sh")]), verify_contract=CONTRACT,
-    )  # fmt: skip
+        bootstrap_order(
+            1,
+            preconditions=[absent("scripts/verify.sh")],
+            allowed_files=["setup.py"],
+            postconditions=[exists("setup.py")],
+            acceptance_commands=["test -f setup.py"],
+        ),
+        bootstrap_order(2),
+        wo(3, preconditions=[exists("scripts/verify.sh")]),
+        verify_contract=CONTRACT,
+    )
     spec = desk.write("spec.md", "x\n")
     with LoopbackEndpoint([Answer(json.dumps(plan))]) as endpoint:
-        planned = desk.run("llmch", "plan", "--spec", spec, "--repo", repo, "--artifacts-dir", desk.artifacts,
-                           "--outdir", desk.root / "orders", endpoint=endpoint)  # fmt: skip
+        planned = desk.run(
+            "llmch",
+            "plan",
+            "--spec",
+            spec,
+            "--repo",
+            repo,
+            "--artifacts-dir",
+            desk.artifacts,
+            "--outdir",
+            desk.root / "orders",
+            endpoint=endpoint,
+        )
     assert planned.exit_code == 0, planned
     planner_run = newest_dir(desk.artifacts / "planner").name
     outcome, _ = run_all(desk, desk.root / "orders", repo, making("setup.py", "scripts/verify.sh", "f3.txt"))
     assert outcome.exit_code == 0, outcome
     branch = desk.git(repo, "symbolic-ref", "--short", "HEAD")
     assert re.fullmatch(f"factory/{planner_run}/{ULID.pattern}", branch)
-    assert sorted(path.name for path in repo.iterdir()) == [".git", "README.md", "f3.txt", "scripts", "setup.py"]
+    assert sorted(path.name for path in repo.iterdir()) == [
+        ".git",
+        "README.md",
+        "f3.txt",
+        "scripts",
+        "setup.py",
+    ]
     assert desk.git(repo, "rev-list", "--count", f"main..{branch}") == "3"
 
 

@@ -6,17 +6,20 @@ import json
 import os
 
 import pytest
+from loopback import Answer, LoopbackEndpoint
+
 from blackbox.harness import (
     a_plan,
     an_order,
     compile_spec,
     differences,
+    exists,
     files_below,
+    put,
     snapshot,
     text_of,
     untouched,
 )
-from loopback import Answer, LoopbackEndpoint
 
 GOOD = json.dumps(a_plan(an_order(1)))
 
@@ -27,9 +30,19 @@ def test_every_documented_flag_is_taken_and_the_listing_reaches_the_model(desk):
     template = desk.write("t.md", "TEMPLATE {{PRODUCT_SPEC}}\n")
     before = snapshot(repo)
     compiled = compile_spec(
-        desk, [Answer(GOOD)], "--outdir", desk.root / "out", "--template", template, "--repo", repo,
-        "--overwrite", "--print-summary", "--verbose", "--no-color",
-    )  # fmt: skip
+        desk,
+        [Answer(GOOD)],
+        "--outdir",
+        desk.root / "out",
+        "--template",
+        template,
+        "--repo",
+        repo,
+        "--overwrite",
+        "--print-summary",
+        "--verbose",
+        "--no-color",
+    )
     assert compiled.outcome.exit_code == 0, compiled.outcome
     assert differences(before, snapshot(repo)) == []
 
@@ -48,8 +61,12 @@ def test_the_shipped_prompt_shows_the_model_the_files_of_the_repository(desk):
 def test_quiet_says_less_and_verbose_no_less(desk):
     said = {}
     for flag in ("--quiet", "--no-color", "--verbose"):
-        compiled = compile_spec(desk, [Answer("prose", reasoning="r"), Answer(GOOD)], flag,
-                                how={"env": {"FORCE_COLOR": "1" if flag == "--no-color" else None}})  # fmt: skip
+        compiled = compile_spec(
+            desk,
+            [Answer("prose", reasoning="r"), Answer(GOOD)],
+            flag,
+            how={"env": {"FORCE_COLOR": "1" if flag == "--no-color" else None}},
+        )
         assert compiled.outcome.exit_code == 0, compiled.outcome
         assert "\x1b" not in compiled.outcome.said
         said[flag] = len(compiled.outcome.said)
@@ -61,6 +78,7 @@ def test_the_artifact_root_is_the_flag_then_the_environment_then_here(desk):
     spec = desk.write("spec.md", "x\n")
     from_env = desk.root / "from-env"
     with LoopbackEndpoint([Answer(GOOD)], repeat_last=True) as endpoint:
+
         def run(*args, **env):
             outcome = desk.run("planner", "compile", "--spec", spec, *args, endpoint=endpoint, env=env)
             assert outcome.exit_code == 0, outcome
@@ -88,7 +106,11 @@ def test_an_export_is_never_overwritten_unasked_and_leaves_no_stale_order(desk):
 
     replaced = compile_spec(desk, [Answer(GOOD)], "--outdir", outdir, "--overwrite")
     assert replaced.outcome.exit_code == 0, replaced.outcome
-    assert {path.name for path in outdir.iterdir()} == {"WO-01.json", "WORK_ORDERS_MANIFEST.json", "notes.txt"}
+    assert {path.name for path in outdir.iterdir()} == {
+        "WO-01.json",
+        "WORK_ORDERS_MANIFEST.json",
+        "notes.txt",
+    }
     assert (outdir / "WO-01.json").read_bytes() == (replaced.output / "WO-01.json").read_bytes()
 
 
@@ -125,16 +147,24 @@ REFUSED = {
     "spec is a pipe": (["compile", "--spec", "{fifo}"], {1}, "fifo"),
     "template is missing": (["compile", "--spec", "{spec}", "--template", "{root}/none.md"], {1}, "none.md"),
     "template lacks its placeholder": (
-        ["compile", "--spec", "{spec}", "--template", "{spec}"], {1}, "{{PRODUCT_SPEC}}",
+        ["compile", "--spec", "{spec}", "--template", "{spec}"],
+        {1},
+        "{{PRODUCT_SPEC}}",
     ),
     "repository is missing": (["compile", "--spec", "{spec}", "--repo", "{root}/none"], {1}, "none"),
     "repository is a file": (["compile", "--spec", "{spec}", "--repo", "{spec}"], {1}, "spec.md"),
-    "artifacts directory is a file": (["compile", "--spec", "{spec}", "--artifacts-dir", "{spec}"], {1}, "spec.md"),
+    "artifacts directory is a file": (
+        ["compile", "--spec", "{spec}", "--artifacts-dir", "{spec}"],
+        {1},
+        "spec.md",
+    ),
     "artifacts directory cannot be made": (
-        ["compile", "--spec", "{spec}", "--artifacts-dir", "/proc/none"], {1}, "/proc/none",
+        ["compile", "--spec", "{spec}", "--artifacts-dir", "/proc/none"],
+        {1},
+        "/proc/none",
     ),
     "outdir is a file": (["compile", "--spec", "{spec}", "--outdir", "{spec}"], {1}, "spec.md"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.rows("PC02", "PC05", "PT01")
@@ -159,9 +189,17 @@ def test_a_bad_call_gets_one_clear_line_and_no_request(desk, name):
 
 
 @pytest.mark.rows("S01", "PC01")
-@pytest.mark.parametrize("argv", [["planner", "--help"], ["planner", "compile", "--help"],
-                                  ["factory", "--help"], ["factory", "run", "--help"], ["llmch", "--help"]],
-                         ids=" ".join)  # fmt: skip
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["planner", "--help"],
+        ["planner", "compile", "--help"],
+        ["factory", "--help"],
+        ["factory", "run", "--help"],
+        ["llmch", "--help"],
+    ],
+    ids=" ".join,
+)
 def test_every_command_explains_itself(desk, argv):
     outcome = desk.run(*argv, env={"OPENAI_API_KEY": None})
     assert outcome.exit_code == 0, outcome
@@ -173,3 +211,52 @@ def test_a_json_module_in_the_current_directory_is_not_ours(desk):
     (desk.cwd / "click.py").write_text("raise SystemExit('hijacked')\n")
     compiled = compile_spec(desk, [Answer(GOOD)])
     assert compiled.outcome.exit_code == 0, compiled.outcome
+
+
+@pytest.mark.rows("PC13", "S16")
+def test_any_text_can_be_said_in_any_locale(desk):
+    title = "Fähre 渡し船 \u202e ✓"
+    plan = json.dumps(a_plan(an_order(1, title=title)))
+    locale = {"LC_ALL": "C", "LANG": None, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    compiled = compile_spec(
+        desk,
+        [Answer(plan, reasoning="渡し")],
+        "--print-summary",
+        "--verbose",
+        spec="Spëc 渡し\n",
+        how={"env": locale},
+    )
+    assert compiled.outcome.exit_code == 0, compiled.outcome
+    assert compiled.orders["WO-01"]["title"] == title
+    assert "Spëc 渡し" in text_of(compiled.requests[0])
+
+
+@pytest.mark.rows("PC09", "PV36")
+def test_a_plain_directory_can_be_planned_for(desk):
+    plain = desk.root / "plain"
+    put(plain / "src/here.txt", "x\n")
+    plan = json.dumps(a_plan(an_order(1, preconditions=[exists("src/here.txt")])))
+    with untouched(plain):
+        compiled = compile_spec(desk, [Answer(plan)], "--repo", plain)
+    assert compiled.outcome.exit_code == 0, compiled.outcome
+
+
+@pytest.mark.rows("PC09")
+def test_odd_names_in_the_repository_are_no_trouble(desk):
+    names = ["with space.txt", "ünï.txt", "new\nline.txt", 'quote".txt', "-dash.txt"]
+    repo = desk.repo(dict.fromkeys(names, "x\n"))
+    put(repo / os.fsdecode(b"not-utf8-\xff.txt"), "x\n")
+    desk.commit_all(repo)
+    (repo / "dangling").symlink_to("nowhere")
+    wanted = [exists("with space.txt"), exists("ünï.txt"), exists('quote".txt'), exists("-dash.txt")]
+    plan = json.dumps(a_plan(an_order(1, preconditions=wanted)))
+    compiled = compile_spec(desk, [Answer(plan)], "--repo", repo)
+    assert compiled.outcome.exit_code == 0, compiled.outcome
+
+
+@pytest.mark.rows("PC10", "PI05")
+def test_an_export_into_the_repository_itself_is_the_users_business(desk):
+    repo = desk.repo()
+    compiled = compile_spec(desk, [Answer(GOOD)], "--repo", repo, "--outdir", repo / "orders")
+    assert compiled.outcome.exit_code == 0, compiled.outcome
+    assert (repo / "orders/WO-01.json").exists()

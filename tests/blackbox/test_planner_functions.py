@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+
 from blackbox.harness import CONTRACT, ULID, a_plan, an_order, bootstrap_order, exists, sha
 
 
@@ -37,7 +38,9 @@ def test_no_shape_makes_the_validator_raise(manifest):
     orders, errors = parse_and_validate(manifest)
     assert errors
     assert isinstance(orders, list)
-    if isinstance(manifest, list) or (isinstance(manifest, dict) and isinstance(manifest.get("work_orders"), list)):
+    if isinstance(manifest, list) or (
+        isinstance(manifest, dict) and isinstance(manifest.get("work_orders"), list)
+    ):
         raw = manifest if isinstance(manifest, list) else manifest["work_orders"]
         validate_plan(raw)
         validate_plan_v2(raw, "nonsense", set())
@@ -55,16 +58,24 @@ def test_exemption_is_computed_on_copies_and_tolerates_any_contract():
     assert all(new is not old for new, old in zip(marked, orders, strict=True))
     for contract in (None, "x", ["y"], 7):
         assert not any(order["verify_exempt"] for order in compute_verify_exempt(orders, contract, set()))
-    assert not any(order["verify_exempt"] for order in compute_verify_exempt(orders, CONTRACT, {"scripts/verify.sh"}))
+    assert not any(
+        order["verify_exempt"] for order in compute_verify_exempt(orders, CONTRACT, {"scripts/verify.sh"})
+    )
 
 
 @pytest.mark.rows("PV52")
 def test_normalising_strips_spells_paths_one_way_and_drops_repeats():
     from planner.validation import normalize_work_order
 
-    order = an_order(1, title="  t ", allowed_files=["./a//b", "a/b", "c "], context_files=["x/../y", "y"],
-                     forbidden=["f", "f"], acceptance_commands=[" true ", "true"],
-                     preconditions=[exists("./q//r")])  # fmt: skip
+    order = an_order(
+        1,
+        title="  t ",
+        allowed_files=["./a//b", "a/b", "c "],
+        context_files=["x/../y", "y"],
+        forbidden=["f", "f"],
+        acceptance_commands=[" true ", "true"],
+        preconditions=[exists("./q//r")],
+    )
     before = copy.deepcopy(order)
     clean = normalize_work_order(order)
     assert clean["title"] == "t"

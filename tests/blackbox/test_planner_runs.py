@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import Answer
+
 from blackbox.harness import (
     CONTRACT,
     KEY,
@@ -28,7 +30,6 @@ from blackbox.harness import (
     read_json,
     text_of,
 )
-from loopback import Answer
 
 SPEC = "# Product\nA ferry timetable with SPEC-MARKER-7 in it.\n{{PRODUCT_SPEC}} may stand in a spec.\n"
 LIES = {"planner_run_id": "LIED", "compile_hash": "LIED", "manifest_sha256": "LIED", "bootstrap": False}
@@ -56,16 +57,20 @@ def good(shared_desk) -> Good:
     early: dict[str, Any] = {}
     outdir = shared_desk.root / "export" / "deep"
 
-    def look(record):
+    def look(_record):
         (run_dir,) = (shared_desk.artifacts / "planner").iterdir()
         early["run_json"] = read_json(run_dir / "run.json")
         early["files"] = [str(p.relative_to(run_dir)) for p in files_below(run_dir)]
         early["exported"] = outdir.exists() and files_below(outdir)
 
     first = compile_spec(
-        shared_desk, peeking(look, [Answer(TEXT, reasoning="THOUGHT-MARKER about ferries")]),
-        "--outdir", outdir, "--print-summary", spec=SPEC,
-    )  # fmt: skip
+        shared_desk,
+        peeking(look, [Answer(TEXT, reasoning="THOUGHT-MARKER about ferries")]),
+        "--outdir",
+        outdir,
+        "--print-summary",
+        spec=SPEC,
+    )
     assert first.outcome.exit_code == 0, first.outcome
     assert first.run_dir
     kept = {path: path.read_bytes() for path in files_below(first.run_dir)}
@@ -290,7 +295,7 @@ def hopeless(tmp_path_factory) -> Hopeless:
     desk = Desk(tmp_path_factory.mktemp("hopeless") / "desk")
     early: dict[str, Any] = {}
 
-    def look(record):
+    def look(_record):
         (run_dir,) = (desk.artifacts / "planner").iterdir()
         early.setdefault("run_json", read_json(run_dir / "run.json"))
 
@@ -310,8 +315,12 @@ def test_five_answers_are_asked_for_and_not_one_more(hopeless):
 @pytest.mark.rows("PK04", "PK05", "PV02")
 def test_each_revision_carries_the_codes_and_the_answer_before(hopeless):
     sent = [text_of(record) for record in posts_of(hopeless)]
-    expected = [("[E001]", "FIRST-ANSWER"), ("[E000]", "SECOND-ANSWER"), ("[E003]", "THIRD-ANSWER"),
-                ("[E101]", "FOURTH-ANSWER")]  # fmt: skip
+    expected = [
+        ("[E001]", "FIRST-ANSWER"),
+        ("[E000]", "SECOND-ANSWER"),
+        ("[E003]", "THIRD-ANSWER"),
+        ("[E101]", "FOURTH-ANSWER"),
+    ]
     for prompt, (code, marker) in zip(sent[1:], expected, strict=True):
         assert code in prompt
         assert marker in prompt

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from loopback import Answer
+
 from blackbox.harness import (
     CONTRACT,
-    Desk,
     a_plan,
     absent,
     an_order,
@@ -19,7 +20,6 @@ from blackbox.harness import (
     exists,
     findings_in,
 )
-from loopback import Answer
 
 KNOWN = {"E000", "E001", *(f"E00{n}" for n in range(3, 8)), *(f"E10{n}" for n in range(1, 7)), "W101"}
 GOOD = a_plan(an_order(1))
@@ -49,7 +49,12 @@ def one(**changes: Any) -> dict[str, Any]:
 
 def path_case(name: str, path: Any, code: str = "E005", *, rows: str) -> Case:
     return Case(
-        name, one(allowed_files=[path], postconditions=[exists(path)]), code, alone=False, at="WO-01", rows=rows
+        name,
+        one(allowed_files=[path], postconditions=[exists(path)]),
+        code,
+        alone=False,
+        at="WO-01",
+        rows=rows,
     )
 
 
@@ -74,11 +79,16 @@ CASES = [
     # --- ids
     *(
         Case(f"id {bad!r}", one(id=bad), "E001", alone=False, rows="PV10")
-        for bad in ("WO-1", "wo-01", "WO_01", "WO-01 x", "", "W0-01", "WO-1a", "WO-٠١")
+        for bad in ("WO-1", "wo-01", "WO_01", "WO-01 x", "", "W0-01", "WO-1a", "WO-\u0660\u0661")
     ),
     Case("a gap", a_plan(an_order(1), an_order(3)), "E001", rows="PV11"),
-    Case("a duplicate", a_plan(an_order(1), an_order(1, allowed_files=["b"], postconditions=[exists("b")])),
-         "E001", alone=False, rows="PV12"),
+    Case(
+        "a duplicate",
+        a_plan(an_order(1), an_order(1, allowed_files=["b"], postconditions=[exists("b")])),
+        "E001",
+        alone=False,
+        rows="PV12",
+    ),
     Case("starts at two", a_plan(an_order(2)), "E001", rows="PV13"),
     Case("starts at zero", a_plan(an_order(0), an_order(1)), "E001", alone=False, rows="PV13"),
     Case("out of order", a_plan(an_order(2), an_order(1)), "E001", rows="PV11"),
@@ -87,8 +97,11 @@ CASES = [
         Case(f"operator {op}", commands(f"true {op} false"), "E003", at="WO-01", rows="PV14")
         for op in ("|", "||", "&&", ";", ">", ">>", "<", "<<")
     ),
-    Case("quoted operators", commands("python -c 'a = 1; print(a > 0, 3 << 1, 1 | 2)'", "echo 'a && b' \"x | y\""),
-         rows="PV15"),
+    Case(
+        "quoted operators",
+        commands("python -c 'a = 1; print(a > 0, 3 << 1, 1 | 2)'", "echo 'a && b' \"x | y\""),
+        rows="PV15",
+    ),
     Case("bad python", commands("python -c 'def f(:'"), "E006", at="WO-01", rows="PV31"),
     Case("bad python3", commands('python3 -c "print(1"'), "E006", at="WO-01", rows="PV31"),
     Case("good python", commands("python -c 'def f(): pass'"), rows="PV31"),
@@ -96,10 +109,20 @@ CASES = [
     Case("verify script", commands("bash scripts/verify.sh"), "E105", at="WO-01", rows="PV43"),
     *(
         Case(f"verify script as {text}", commands(text), "E105", rows="PV44")
-        for text in ("bash   scripts/verify.sh", "bash ./scripts/verify.sh", "'bash' \"scripts/verify.sh\"",
-                     "bash scripts//verify.sh", "bash scripts/../scripts/verify.sh")
+        for text in (
+            "bash   scripts/verify.sh",
+            "bash ./scripts/verify.sh",
+            "'bash' \"scripts/verify.sh\"",
+            "bash scripts//verify.sh",
+            "bash scripts/../scripts/verify.sh",
+        )
     ),
-    Case("another script", a_plan(an_order(1, acceptance_commands=["bash tools/other.sh"])), repo=True, rows="PV45"),
+    Case(
+        "another script",
+        a_plan(an_order(1, acceptance_commands=["bash tools/other.sh"])),
+        repo=True,
+        rows="PV45",
+    ),
     Case("talk about the script", commands("grep verify scripts/verify.sh.txt"), rows="PV45"),
     # --- paths
     path_case("glob * in allowed_files", "src/*.py", "E004", rows="PV16"),
@@ -128,65 +151,143 @@ CASES = [
     *(
         Case(f"{field} is {value!r}"[:60], one(**{field: value}), "E005", alone=False, rows="PV20 PV54")
         for field, value in [
-            ("title", 7), ("title", None), ("intent", ["x"]), ("allowed_files", "src/a.py"),
-            ("allowed_files", {"a": 1}), ("allowed_files", [["a"]]), ("allowed_files", [None]),
-            ("context_files", 3), ("context_files", [{}]), ("preconditions", "none"),
-            ("preconditions", [["file_exists", "a"]]), ("preconditions", [None]),
+            ("title", 7),
+            ("title", None),
+            ("intent", ["x"]),
+            ("allowed_files", "src/a.py"),
+            ("allowed_files", {"a": 1}),
+            ("allowed_files", [["a"]]),
+            ("allowed_files", [None]),
+            ("context_files", 3),
+            ("context_files", [{}]),
+            ("preconditions", "none"),
+            ("preconditions", [["file_exists", "a"]]),
+            ("preconditions", [None]),
             ("preconditions", [{"kind": "file_exists", "path": ["a"]}]),
             ("preconditions", [{"kind": ["file_exists"], "path": "a"}]),
-            ("preconditions", [{"kind": "file_exists"}]), ("preconditions", [{"path": "a"}]),
-            ("postconditions", {"kind": "file_exists", "path": "a"}), ("postconditions", [7]),
+            ("preconditions", [{"kind": "file_exists"}]),
+            ("preconditions", [{"path": "a"}]),
+            ("postconditions", {"kind": "file_exists", "path": "a"}),
+            ("postconditions", [7]),
             ("postconditions", [{"kind": {}, "path": {}}]),
-            ("acceptance_commands", "true"), ("acceptance_commands", [["true"]]),
-            ("acceptance_commands", [None]), ("acceptance_commands", [{}]), ("forbidden", 5),
-            ("forbidden", [[]]), ("notes", {"a": [1]}),
+            ("acceptance_commands", "true"),
+            ("acceptance_commands", [["true"]]),
+            ("acceptance_commands", [None]),
+            ("acceptance_commands", [{}]),
+            ("forbidden", 5),
+            ("forbidden", [[]]),
+            ("notes", {"a": [1]}),
         ]
     ),
     Case("id is a number", one(id=1), "E00?", alone=False, rows="PV20"),
     Case("id is a list", one(id=["WO-01"]), "E00?", alone=False, rows="PV20"),
-    Case("requires is text", a_plan(an_order(1), verify_contract={"requires": "x"}), "E???", alone=False,
-         rows="PV54"),
-    Case("requires holds a number", a_plan(an_order(1), verify_contract={"requires": [1, None, {}]}), "E???",
-         alone=False, rows="PV54"),
+    Case(
+        "requires is text",
+        a_plan(an_order(1), verify_contract={"requires": "x"}),
+        "E???",
+        alone=False,
+        rows="PV54",
+    ),
+    Case(
+        "requires holds a number",
+        a_plan(an_order(1), verify_contract={"requires": [1, None, {}]}),
+        "E???",
+        alone=False,
+        rows="PV54",
+    ),
     Case("no commands", commands(), "E005", rows="PV21"),
-    Case("11 context files", one(context_files=[f"c{n}" for n in range(11)]), "E005", alone=False, rows="PV22"),
+    Case(
+        "11 context files", one(context_files=[f"c{n}" for n in range(11)]), "E005", alone=False, rows="PV22"
+    ),
     Case("10 context files", one(context_files=[f"c{n}" for n in range(10)]), rows="PV22 FM04"),
-    Case("a promise of absence", one(postconditions=[exists("src/f1.txt"), absent("old.txt")]), "E005",
-         alone=False, rows="PV23"),
-    Case("an unknown kind", one(preconditions=[{"kind": "dir_exists", "path": "src"}]), "E005", alone=False,
-         rows="PV24"),
+    Case(
+        "a promise of absence",
+        one(postconditions=[exists("src/f1.txt"), absent("old.txt")]),
+        "E005",
+        alone=False,
+        rows="PV23",
+    ),
+    Case(
+        "an unknown kind",
+        one(preconditions=[{"kind": "dir_exists", "path": "src"}]),
+        "E005",
+        alone=False,
+        rows="PV24",
+    ),
     # --- the chain
     Case("needs what nobody makes", needs("made.txt"), "E101", at="WO-01", rows="PV33 PV53"),
-    Case("needs what an earlier one makes", a_plan(an_order(1), an_order(2, preconditions=[exists("src/f1.txt")])),
-         rows="PV34 PV53"),
+    Case(
+        "needs what an earlier one makes",
+        a_plan(an_order(1), an_order(2, preconditions=[exists("src/f1.txt")])),
+        rows="PV34 PV53",
+    ),
     Case("needs what it makes itself", needs("src/f1.txt"), "E101", rows="PV35"),
-    Case("needs what a later one makes", a_plan(an_order(1, preconditions=[exists("src/f2.txt")]), an_order(2)),
-         "E101", at="WO-01", rows="PV35"),
+    Case(
+        "needs what a later one makes",
+        a_plan(an_order(1, preconditions=[exists("src/f2.txt")]), an_order(2)),
+        "E101",
+        at="WO-01",
+        rows="PV35",
+    ),
     Case("needs what the repository has", needs("src/old.py"), repo=True, rows="PV36 PV53"),
     Case("needs what the repository lacks", needs("src/none.py"), "E101", repo=True, rows="PV36"),
     Case("absence of what the repository has", needs("src/old.py", absent), "E101", repo=True, rows="PV37"),
-    Case("absence of what an earlier one makes",
-         a_plan(an_order(1), an_order(2, preconditions=[absent("src/f1.txt")])), "E101", at="WO-02", rows="PV37"),
+    Case(
+        "absence of what an earlier one makes",
+        a_plan(an_order(1), an_order(2, preconditions=[absent("src/f1.txt")])),
+        "E101",
+        at="WO-02",
+        rows="PV37",
+    ),
     Case("absence of what it makes itself", needs("src/f1.txt", absent), rows="PV37"),
     Case("another spelling in allowed_files", one(allowed_files=["./src//f1.txt"]), rows="PV38"),
-    Case("another spelling in a precondition",
-         a_plan(an_order(1), an_order(2, preconditions=[exists("./src/x/../f1.txt")])), rows="PV38"),
+    Case(
+        "another spelling in a precondition",
+        a_plan(an_order(1), an_order(2, preconditions=[exists("./src/x/../f1.txt")])),
+        rows="PV38",
+    ),
     Case("another spelling in a promise", one(postconditions=[exists("src/./f1.txt")]), rows="PV38"),
-    Case("present and absent", one(preconditions=[exists("src/old.py"), absent("./src//old.py")]), "E102",
-         alone=False, repo=True, rows="PV39"),
-    Case("a promise out of reach", one(postconditions=[exists("src/f1.txt"), exists("b.txt")]), "E103", rows="PV40"),
+    Case(
+        "present and absent",
+        one(preconditions=[exists("src/old.py"), absent("./src//old.py")]),
+        "E102",
+        alone=False,
+        repo=True,
+        rows="PV39",
+    ),
+    Case(
+        "a promise out of reach",
+        one(postconditions=[exists("src/f1.txt"), exists("b.txt")]),
+        "E103",
+        rows="PV40",
+    ),
     Case("a file without a promise", one(allowed_files=["src/f1.txt", "b.txt"]), "E104", rows="PV41"),
-    Case("files without any promise", one(allowed_files=["src/f1.txt", "b.txt"], postconditions=[]), rows="PV42 PV60"),
+    Case(
+        "files without any promise",
+        one(allowed_files=["src/f1.txt", "b.txt"], postconditions=[]),
+        rows="PV42 PV60",
+    ),
     Case("a contract never met", a_plan(an_order(1), verify_contract=CONTRACT), "E106", rows="PV46"),
     Case("a contract met by the plan", a_plan(bootstrap_order(1), verify_contract=CONTRACT), rows="PV47"),
-    Case("a contract met by the repository",
-         a_plan(an_order(1), verify_contract={"requires": [exists("./src/old.py")]}), repo=True, rows="PV47"),
+    Case(
+        "a contract met by the repository",
+        a_plan(an_order(1), verify_contract={"requires": [exists("./src/old.py")]}),
+        repo=True,
+        rows="PV47",
+    ),
     # --- several at once
-    Case("three orders, three faults",
-         a_plan(an_order(1, acceptance_commands=["a | b"]), an_order(2, preconditions=[exists("no.txt")]),
-                an_order(3, allowed_files=["x?"], postconditions=[])),
-         "E003 E101 E004", alone=False, rows="PV58 PV03"),
-]  # fmt: skip
+    Case(
+        "three orders, three faults",
+        a_plan(
+            an_order(1, acceptance_commands=["a | b"]),
+            an_order(2, preconditions=[exists("no.txt")]),
+            an_order(3, allowed_files=["x?"], postconditions=[]),
+        ),
+        "E003 E101 E004",
+        alone=False,
+        rows="PV58 PV03",
+    ),
+]
 
 
 def twin(case: Case) -> Any:
@@ -333,9 +434,16 @@ def test_the_bootstrap_order_is_dropped_where_the_repository_has_its_verifier(de
     kept = compiled.orders
     assert list(kept) == ["WO-01", "WO-02"]
     assert [order["id"] for order in kept.values()] == ["WO-01", "WO-02"]
-    for (now, was) in (("WO-01", 2), ("WO-02", 3)):
+    for now, was in (("WO-01", 2), ("WO-02", 3)):
         wanted = from_scratch()["work_orders"][was - 1]
-        for field in ("title", "intent", "allowed_files", "acceptance_commands", "preconditions", "postconditions"):
+        for field in (
+            "title",
+            "intent",
+            "allowed_files",
+            "acceptance_commands",
+            "preconditions",
+            "postconditions",
+        ):
             assert kept[now][field] == wanted[field]
         assert kept[now]["verify_exempt"] is False
         assert kept[now]["provenance"]["bootstrap"] is False

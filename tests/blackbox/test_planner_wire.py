@@ -7,8 +7,9 @@ import signal
 import threading
 
 import pytest
-from blackbox.harness import KEY, a_plan, an_order, codes_in, compile_spec, files_below, text_of
 from loopback import Answer, CutAfter, Drop, LoopbackEndpoint, Raw, Stall, Status
+
+from blackbox.harness import KEY, a_plan, an_order, codes_in, compile_spec, files_below, text_of
 
 GOOD = json.dumps(a_plan(an_order(1)))
 RATE_LIMIT = {"error": {"message": "slow down", "type": "rate_limit_error", "code": "rate_limit_exceeded"}}
@@ -80,9 +81,11 @@ def test_a_key_that_the_endpoint_echoes_is_not_repeated(desk):
 
 
 @pytest.mark.rows("PO04", "PO05")
-@pytest.mark.parametrize("cut", [CutAfter(3, Answer(GOOD)), CutAfter(5, Answer(GOOD), "reset"),
-                                 CutAfter(0, Answer(GOOD), "end")],
-                         ids=["closed", "reset", "ended without an event"])  # fmt: skip
+@pytest.mark.parametrize(
+    "cut",
+    [CutAfter(3, Answer(GOOD)), CutAfter(5, Answer(GOOD), "reset"), CutAfter(0, Answer(GOOD), "end")],
+    ids=["closed", "reset", "ended without an event"],
+)
 def test_a_cut_stream_goes_on_in_the_background(desk, cut):
     compiled = compile_spec(desk, [cut, Answer(GOOD, polls=1)])
     assert compiled.outcome.exit_code == 0, compiled.outcome
@@ -92,6 +95,27 @@ def test_a_cut_stream_goes_on_in_the_background(desk, cut):
     assert posts[1].body["background"] is True
     assert len(gets) >= 2, "polled until it was done"
     assert not (compiled.compile_dir / "prompt_attempt_2.txt").exists()
+
+
+@pytest.mark.rows("PO05", "PO06")
+def test_a_poll_that_fails_for_a_while_is_asked_again(desk):
+    polls = [Status(503), Drop()]
+    compiled = compile_spec(desk, [CutAfter(3, Answer(GOOD)), Answer(GOOD, polls=0)], polls=polls)
+    assert compiled.outcome.exit_code == 0, compiled.outcome
+    assert len([record for record in compiled.requests if record.method == "POST"]) == 2
+
+
+@pytest.mark.rows("PO04", "PO14", "PC07", "PK31")
+@pytest.mark.parametrize(
+    "then",
+    [Status(503), Answer("", status="failed"), Answer("", status="cancelled")],
+    ids=["503", "failed", "cancelled"],
+)
+def test_a_background_answer_that_never_comes_is_exit_3(desk, then):
+    compiled = compile_spec(desk, [CutAfter(3, Answer(GOOD)), then], repeat_last=True)
+    assert compiled.outcome.exit_code == 3, compiled.outcome
+    assert len([record for record in compiled.requests if record.method == "POST"]) <= 6
+    assert list(compiled.run_dir.rglob("WO-*.json")) == []
 
 
 @pytest.mark.rows("PO11", "PO13")
@@ -117,8 +141,9 @@ def test_reasoning_is_on_stderr_while_the_stream_is_open(desk):
     end = threading.Event()
     answer = Answer(GOOD, reasoning="pondering the ferries", before_end=end)
     with LoopbackEndpoint([answer]) as endpoint:
-        running = desk.start("planner", "compile", "--spec", spec, "--artifacts-dir", desk.artifacts,
-                             endpoint=endpoint)  # fmt: skip
+        running = desk.start(
+            "planner", "compile", "--spec", spec, "--artifacts-dir", desk.artifacts, endpoint=endpoint
+        )
         try:
             running.until(lambda: "pondering the ferries" in running.stderr)
             assert running.process.poll() is None
@@ -147,6 +172,13 @@ def test_answers_that_are_never_json_end_in_exit_4_with_the_findings_on_disk(des
     assert list(compiled.run_dir.rglob("WO-*.json")) == []
 
 
+@pytest.mark.rows("PC08", "PC06")
+def test_the_last_answer_decides_between_exit_2_and_4(desk):
+    invalid = json.dumps(a_plan(an_order(2)))
+    compiled = compile_spec(desk, [Answer(invalid)] * 4 + [Answer("prose at the end")])
+    assert compiled.outcome.exit_code == 4, compiled.outcome
+
+
 @pytest.mark.rows("PV09", "PV20", "PV54", "PC06", "PC08")
 def test_hostile_json_becomes_a_code_and_a_revision(desk):
     deep = "[" * 200_000 + "]" * 200_000
@@ -173,8 +205,9 @@ def test_terminal_escapes_of_a_model_arrive_as_visible_text(desk):
 def test_a_signal_ends_the_planner_with_its_code_and_a_completed_record(desk, number, code):
     spec = desk.write("spec.md", "Make it so.\n")
     with LoopbackEndpoint([Stall()]) as endpoint:
-        running = desk.start("planner", "compile", "--spec", spec, "--artifacts-dir", desk.artifacts,
-                             endpoint=endpoint)  # fmt: skip
+        running = desk.start(
+            "planner", "compile", "--spec", spec, "--artifacts-dir", desk.artifacts, endpoint=endpoint
+        )
         running.until(lambda: endpoint.requests)
         (run_dir,) = (desk.artifacts / "planner").iterdir()
         early = (run_dir / "run.json").read_bytes()
