@@ -102,8 +102,9 @@ class Draft:
     @classmethod
     def of(cls, position: int, raw: Mapping[str, Any]) -> Draft:
         """Read one element. It is checked against the contract once, here."""
-        given_id = raw.get("id")
-        label = given_id[:80] if isinstance(given_id, str) and given_id else f"work_orders[{position}]"
+        label = f"work_orders[{position}]"
+        if isinstance(raw.get("id"), str) and 0 < len(raw["id"]) <= 64 and raw["id"].isprintable():
+            label = raw["id"]
         # Provenance is the planner's to write, so what a model says there is neither kept nor judged.
         said = {key: value for key, value in raw.items() if key != "provenance"}
         try:
