@@ -271,9 +271,15 @@ class ResponsesLLM:
                 outcome = self._retried(call, partial(self._poll_once, outcome.response_id, call))
                 unknown = 0
             except EndpointError as error:
-                unknown += 1
-                if error.status != 404 or unknown > _MAX_POLLS_UNKNOWN:
+                if error.status != 404:
                     raise
+                unknown += 1
+                if unknown > _MAX_POLLS_UNKNOWN:
+                    raise EndpointError(
+                        f"{self._endpoint.address} does not know its own background response"
+                        f" {outcome.response_id} (404, asked {unknown} times): it may keep none",
+                        status=404,
+                    ) from None
         return outcome
 
     def _poll_once(self, response_id: str, call: Call) -> Outcome:

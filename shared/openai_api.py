@@ -51,10 +51,11 @@ class RequestRefused(EndpointError):
     def names(self, words: Iterable[str]) -> bool:
         """Whether it says one of `words`: in `param` when it names one, else in what it says.
 
-        Reading prose is the last resort: many servers know no `param`.
+        Reading prose is the last resort: many servers know no `param`. Whoever refuses `text`
+        refuses `text.format` with it.
         """
         said = (self.param or self.detail).lower()
-        return any(word in said for word in words)
+        return any(word in said or word.partition(".")[0] == said for word in words)
 
 
 # --- where -------------------------------------------------------------------------------

@@ -127,6 +127,7 @@ class Handler(BaseHTTPRequestHandler):
     """What a callable step gets: `reply_json`, `reply_events`, or anything the base class has."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or every answer waits 40 ms for the acknowledgement of its headers
     endpoint: LoopbackEndpoint
 
     def do_POST(self) -> None:
