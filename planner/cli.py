@@ -139,14 +139,14 @@ _PATH = click.Path(path_type=Path)
 @click.option("--no-color", is_flag=True, help="No colour, whatever the terminal.")
 @click.option("--debug", is_flag=True, help="Show the traceback of a crash.")
 def compile_command(**flags: Any) -> int:
-    r"""Turn a spec into work orders; on stdout, where they are.
+    """Turn a spec into work orders; on stdout, where they are.
 
     \b
     Example: planner compile --spec SPEC.md --repo . --outdir ../orders --print-summary
 
     \b
     Exit codes: 0 a plan was written, 1 refused, 2 no valid plan, 3 no model, 4 no JSON, 64 usage.
-    """
+    """  # noqa: D301  click reads the backspace
     from shared.process import Interrupted, signals_as_flag
 
     if flags["verbose"] and flags["quiet"]:
@@ -291,11 +291,11 @@ def _tell_ending(result: CompileResult, flags: dict[str, Any], console: Console)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option("--debug", is_flag=True, help="Show the traceback of a crash.")
 def validate_command(directory: Path, repo: Path | None, as_json: bool, debug: bool) -> int:  # noqa: ARG001
-    r"""Judge the WO-*.json of DIRECTORY by the rules of a plan; no model, no key.
+    """Judge the WO-*.json of DIRECTORY by the rules of a plan; no model, no key.
 
     \b
     Exit codes: 0 no errors (warnings do not count), 1 errors or nothing readable, 64 usage.
-    """
+    """  # noqa: D301  click reads the backspace
     from planner.plan_directory import NoPlan, judge_directory
     from planner.repo_listing import RepositoryError, list_repository
 
