@@ -204,6 +204,7 @@ def test_every_command_explains_itself(desk, argv):
     outcome = desk.run(*argv, env={"OPENAI_API_KEY": None})
     assert outcome.exit_code == 0, outcome
     assert len(outcome.stdout) > 100
+    assert "\\b" not in outcome.stdout, "the marker for click is no text for people"
 
 
 def test_a_json_module_in_the_current_directory_is_not_ours(desk):
