@@ -126,11 +126,11 @@ def _run_options(command: F) -> F:
 )
 @_run_options
 def run_command(work_order: Path, **flags: Any) -> int:
-    r"""Execute one work order.
+    """Execute one work order.
 
     \b
     Example: factory run --repo . --work-order plan/WO-01.json
-    """
+    """  # noqa: D301  click reads the backspace
     from factory.run import run_one
 
     settings, console = _settled(flags)
@@ -149,11 +149,11 @@ def run_command(work_order: Path, **flags: Any) -> int:
 )
 @_run_options
 def run_all_command(workdir: Path, start: str | None, **flags: Any) -> int:
-    r"""Execute every work order of a directory, in order, on one branch; stop at the first failure.
+    """Execute every work order of a directory, in order, on one branch; stop at the first failure.
 
     \b
     Example: factory run-all --repo . --workdir plan
-    """
+    """  # noqa: D301  click reads the backspace
     from factory.sequence import run_all
 
     settings, console = _settled(flags)
