@@ -13,11 +13,13 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from planner.defaults import VERIFY_SCRIPT
 from shared.work_order import normalize_path
 
+_UNQUOTED = re.compile(r"[ !#-&(-\[\]-~]*")  # printable ASCII but for quotes and the backslash
+# Where a parse may warn: escapes in strings, numbers that run into a name.
+_DOUBTFUL = re.compile(r"\\|[0-9.][A-Za-z]")
 _VERIFY_NAME = VERIFY_SCRIPT.rpartition("/")[2]
 _PYTHON = re.compile(r"python(?:[0-9]+(?:\.[0-9]+)*)?(?:\.exe)?")
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
@@ -50,63 +52,29 @@ class Call:
 
 @dataclass(frozen=True)
 class Command:
-    """One acceptance command. Everything is worked out once, when first asked for."""
+    """What the rules need to know of one acceptance command. Its code is parsed once and not kept."""
 
     text: str
+    words: tuple[str, ...] = ()
+    split_error: str | None = None
+    code_error: str | None = None
+    runs_verification: bool = False
+    dependencies: tuple[Dependency, ...] = ()
 
-    @cached_property
-    def _split(self) -> tuple[tuple[str, ...], str | None]:
+    @classmethod
+    def of(cls, text: str) -> Command:
+        """Read a command as the factory will split it. What cannot be split has no words."""
         try:
-            return tuple(shlex.split(self.text)), None
+            # shlex reads one character at a time; half of all commands hold nothing that needs it.
+            words = tuple(text.split() if _UNQUOTED.fullmatch(text) else shlex.split(text))
         except ValueError as error:
-            return (), str(error)
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words as the factory will pass them on; none when the text cannot be split."""
-        return self._split[0]
-
-    @property
-    def split_error(self) -> str | None:
-        """Why the text cannot be split, if it cannot."""
-        return self._split[1]
-
-    @cached_property
-    def python(self) -> Call | None:
-        """The Python interpreter's call, if this command is one."""
-        return _python_call(_program(self.words))
-
-    @cached_property
-    def _parsed(self) -> tuple[ast.Module | None, str | None]:
-        if self.python is None or self.python.code is None:
-            return None, None
-        return _parse(self.python.code)
-
-    @property
-    def code_error(self) -> str | None:
-        """Why the code of `python -c` is not Python, if it is not."""
-        if self.python and self.python.code_missing:
-            return "no code follows -c"
-        return self._parsed[1]
-
-    @property
-    def runs_verification(self) -> bool:
-        """Whether the global verification script would be run by this command."""
-        # Most commands never name it; only those that do are read as shell.
-        return any(_VERIFY_NAME in word for word in self.words) and _runs_verification(self.words)
-
-    @cached_property
-    def dependencies(self) -> tuple[Dependency, ...]:
-        """The modules and scripts this command needs, in order, each once."""
-        words = _program(self.words)
-        call = self.python or _shell_call(words)
-        if call is None:
-            return ()
-        if call.script is not None:
-            return tuple(_script_dependency(call.script))
-        tree = self._parsed[0]
-        # Walking a tree costs more than parsing it, and most code that is tried out imports nothing.
-        return tuple(dict.fromkeys(_imports(tree))) if tree and "import" in self.text else ()
+            return cls(text, split_error=str(error))
+        program = _program(words)
+        call = _python_call(program)
+        code_error, dependencies = _examined(call) if call else (None, _shell_dependencies(program))
+        # Most commands never name the script; only those that do are read as shell.
+        runs_verification = any(_VERIFY_NAME in word for word in words) and _runs_verification(words)
+        return cls(text, words, None, code_error, runs_verification, dependencies)
 
 
 def extract_file_dependencies(command: str) -> list[str]:
@@ -117,7 +85,7 @@ def extract_file_dependencies(command: str) -> list[str]:
     """
     if not isinstance(command, str):
         return []
-    return [path for dependency in Command(command).dependencies for path in dependency.candidates]
+    return [path for dependency in Command.of(command).dependencies for path in dependency.candidates]
 
 
 # --- interpreters --------------------------------------------------------------------------
@@ -186,6 +154,11 @@ def _shell_call(words: tuple[str, ...]) -> Call | None:
     return Call()
 
 
+def _shell_dependencies(words: tuple[str, ...]) -> tuple[Dependency, ...]:
+    call = _shell_call(words)
+    return () if call is None or call.script is None else tuple(_script_dependency(call.script))
+
+
 def _runs_verification(words: tuple[str, ...]) -> bool:
     words = _program(words)
     if not words:
@@ -222,8 +195,21 @@ def _shell_parts(code: str) -> Iterator[tuple[str, ...]]:
 # --- Python code ---------------------------------------------------------------------------
 
 
-def _parse(code: str) -> tuple[ast.Module | None, str | None]:
+def _examined(call: Call) -> tuple[str | None, tuple[Dependency, ...]]:
+    """What is wrong with the code of a Python call, and what the code or the script needs."""
+    if call.code_missing:
+        return "no code follows -c", ()
+    if call.script is not None:
+        return None, tuple(_script_dependency(call.script))
+    tree, error = _parsed(call.code or "")
+    # Walking a tree costs more than parsing it, and most code that is tried out imports little.
+    return error, tuple(dict.fromkeys(_imports(tree))) if tree and "import" in (call.code or "") else ()
+
+
+def _parsed(code: str) -> tuple[ast.Module | None, str | None]:
     try:
+        if not _DOUBTFUL.search(code):
+            return ast.parse(code), None
         with warnings.catch_warnings():
             # A doubtful escape is a warning for whoever runs the code, not for the plan's reader.
             warnings.simplefilter("ignore")

@@ -120,7 +120,7 @@ class Draft:
                     item for item in _conditions(raw.get("postconditions")) if item[1].kind == "file_exists"
                 ),
                 tuple(_paths(raw.get("allowed_files"))),
-                tuple((place, Command(text)) for place, text in texts(raw.get("acceptance_commands"))),
+                tuple((place, Command.of(text)) for place, text in texts(raw.get("acceptance_commands"))),
             )
         return cls(
             position,
@@ -130,7 +130,7 @@ class Draft:
             tuple(enumerate(order.preconditions)),
             tuple(enumerate(order.postconditions)),
             tuple(enumerate(order.allowed_files)),
-            tuple((place, Command(text)) for place, text in enumerate(order.acceptance_commands)),
+            tuple((place, Command.of(text)) for place, text in enumerate(order.acceptance_commands)),
         )
 
 

@@ -248,6 +248,9 @@ SPECIMENS = [
             ('python -Ic "1 +"', 'python -Ic "1 + 1"'),
             ('python -c"1 +"', 'python -c"1 + 1"'),
             ("python -X dev -c", "python -X dev -c pass"),
+            # These parse with a warning, which is no finding and must not become one under -W error.
+            ("python -c '1if 1 else'", "python -c '1if 1 else 2'"),
+            ("python -c 'print(\"\\d\"'", "python -c 'print(\"\\d\")'"),
             ('env PYTHONPATH=src python -c "1 +"', 'env PYTHONPATH=src python -c "1 + 1"'),
             ('timeout 60 python -c "1 +"', 'timeout 60 python -c "1 + 1"'),
             ("python -c '" + "-" * 100_000 + "1'", "python -c '" + "-" * 10 + "1'"),

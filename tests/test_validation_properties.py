@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import posixpath
+import shlex
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plans import absent, exists, order, plan, requires
 
+from planner.commands import Command
 from planner.validation import (
     RULES,
     ValidationError,
@@ -219,6 +221,16 @@ WORDS = """python python3 -c -Ic -m -W -X bash sh -x -n -o -- env A=1 timeout 5 
 def test_no_command_of_any_words_crashes_the_reader(command):
     assert all(isinstance(path, str) for path in extract_file_dependencies(command))
     assess(plan(order(acceptance_commands=[command])), {SCRIPT})
+
+
+@given(st.lists(st.sampled_from(WORDS) | st.text(max_size=4), max_size=6).map(" ".join))
+@UNHURRIED
+def test_a_command_is_split_as_the_factory_will_split_it(text):
+    try:
+        expected = tuple(shlex.split(text))
+    except ValueError:
+        expected = ()
+    assert Command.of(text).words == expected
 
 
 # --- paths -----------------------------------------------------------------------------------------
