@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from blackbox.harness import (
     an_order,
     bootstrap_order,
     exists,
+    findings_in,
     newest_dir,
     read_json,
     untouched,
@@ -363,15 +365,55 @@ def test_a_plan_is_built_on_one_branch_that_bears_its_name(desk):
 # --- verbs without a model ---------------------------------------------------------------
 
 
+NO_ENDPOINT = {"OPENAI_API_KEY": None, "OPENAI_BASE_URL": None}
+
+
 def test_validate_judges_a_directory_without_a_key(desk):
     repo = desk.repo({"log.txt": "x\n"})
     good = a_directory(desk, wo(1), wo(2))
-    env = {"OPENAI_API_KEY": None, "OPENAI_BASE_URL": None}
     with untouched(repo, good):
-        outcome = desk.run("llmch", "validate", good, "--repo", repo, env=env)
-        if outcome.exit_code == 64:  # the directory may also be named by a flag
-            outcome = desk.run("llmch", "validate", "--workdir", good, "--repo", repo, env=env)
+        outcome = desk.run("llmch", "validate", good, "--repo", repo, env=NO_ENDPOINT)
     assert outcome.exit_code == 0, outcome
+
+
+def test_validate_names_every_fault_and_its_order(desk):
+    bad = a_directory(desk, wo(1, acceptance_commands=["a | b"]), wo(2, preconditions=[exists("no.txt")]))
+    outcome = desk.run("llmch", "validate", bad, env=NO_ENDPOINT)
+    assert outcome.exit_code == 1, outcome
+    for needle in ("E003", "WO-01", "E101", "WO-02"):
+        assert needle in outcome.stdout, outcome
+    machine = desk.run("llmch", "validate", bad, "--json", env=NO_ENDPOINT)
+    assert machine.exit_code == 1
+    assert {(f["code"], f["wo_id"]) for f in findings_in(json.loads(machine.stdout))} >= {
+        ("E003", "WO-01"),
+        ("E101", "WO-02"),
+    }
+
+
+@pytest.mark.parametrize(
+    "kind", ["missing", "empty", "no JSON", "a pipe", "a directory", "a list", "duplicate keys"]
+)
+def test_validate_refuses_what_is_no_plan(desk, kind):
+    directory = desk.root / "files" / "orders"
+    if kind != "missing":
+        directory.mkdir(parents=True)
+    order = directory / "WO-01.json"
+    text = json.dumps(wo(1))
+    if kind == "a pipe":
+        os.mkfifo(order)
+    elif kind == "a directory":
+        order.mkdir()
+    elif kind not in ("missing", "empty"):
+        changed = {
+            "no JSON": "{",
+            "a list": "[]",
+            "duplicate keys": text.replace('"id"', '"id": "WO-01", "id"'),
+        }
+        order.write_text(changed[kind])
+    outcome = desk.run("llmch", "validate", directory, env=NO_ENDPOINT)
+    assert outcome.exit_code == 1, outcome
+    assert "Traceback" not in outcome.said, outcome
+    assert outcome.said.strip()
 
 
 def test_explain_prints_a_rule(desk):
