@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -21,57 +22,69 @@ PACKAGES = ("planner", "factory", "shared", "llmch")
 # the libraries in braces, and the standard library. Its own package's `defaults` is free to all.
 
 PLAN = r"""
-shared.answers          shared.files
-shared.console          {rich}
-shared.events           shared.files shared.run_context
+shared.answers           shared.files
+shared.console
+shared.events            shared.files shared.run_context
 shared.files
-shared.llm              shared.files
-shared.openai_api       shared.llm {httpx2 openai}
+shared.llm               shared.files
+shared.openai_api        shared.llm {httpx2 openai}
 shared.process
-shared.run_context      shared.files shared.process {ulid}
+shared.run_context       shared.files shared.process {ulid}
 shared.template
-shared.work_order       shared.files {pydantic}
+shared.wire             shared.llm shared.openai_api
+shared.wire              shared.llm shared.openai_api
+shared.work_order        shared.files {pydantic}
 
-planner.__main__        planner.cli
-planner.bootstrap       planner.validation shared
-planner.cli             planner shared {click}
-planner.commands        shared.work_order
-planner.compiler        planner shared
+planner.__main__         planner.cli
+planner.bootstrap        planner.plan
+planner.cli              planner shared {click}
+planner.commands         shared.work_order
+planner.compiler         planner shared
+planner.console          shared.console shared.events
 planner.defaults
-planner.io              shared
-planner.openai_client   shared {httpx2 openai}
-planner.plan            planner.commands shared.work_order {pydantic}
-planner.plan_schema     planner.plan shared
-planner.prompt_template planner.repo_listing shared
-planner.records         planner.validation shared
-planner.repo_listing    shared
-planner.validation      planner.commands planner.plan shared.work_order
+planner.io               shared.files
+planner.openai_client    planner.responses shared
+planner.plan             planner.commands shared.work_order {pydantic}
+planner.plan_directory   planner.io planner.validation shared.files shared.work_order
+planner.plan_schema
+planner.prompt_template  planner.repo_listing shared.files shared.template shared.work_order
+planner.records          planner.validation shared.files shared.llm shared.run_context
+planner.repo_listing     shared.console shared.process
+planner.responses        shared.llm shared.wire
+planner.rules            planner.plan
+planner.rules_chain      planner.commands planner.plan planner.rules shared.work_order
+planner.rules_structure  planner.plan planner.rules shared.work_order
+planner.validation       planner.bootstrap planner.commands planner.plan planner.rules planner.rules_chain \
+                         planner.rules_structure
 
-factory.__main__        factory.cli
-factory.bench           factory.schemas factory.scratch shared
-factory.cli             factory shared {click}
-factory.console         shared
+factory.__main__         factory.cli
+factory.bench            factory.schemas factory.scratch shared
+factory.checkout         factory.git factory.ledger
+factory.cli              factory shared {click}
+factory.console          shared.console shared.events
 factory.defaults
-factory.ending          factory.workspace shared
-factory.git             shared.process
-factory.graph           factory.bench factory.nodes_se factory.nodes_tr factory.nodes_po \
-                        factory.schemas shared {langgraph langsmith}
-factory.ledger          factory.git shared {filelock}
-factory.llm             shared
-factory.nodes_po        factory.bench factory.schemas factory.scratch factory.tree_files shared
-factory.nodes_se        factory.bench factory.schemas factory.scratch factory.tree_files shared {pydantic}
-factory.nodes_tr        factory.bench factory.schemas factory.scratch factory.tree_files shared
-factory.records         factory.schemas factory.settings factory.workspace shared
-factory.run             factory shared
-factory.schemas         shared {pydantic}
-factory.scratch         factory.git factory.ledger factory.tree_files factory.workspace shared
-factory.sequence        factory.console factory.ending factory.run factory.settings factory.workspace shared
-factory.settings        shared
-factory.tree_files      shared.files
-factory.workspace       factory.git factory.ledger shared
+factory.ending           factory.bench factory.workspace shared.console shared.process
+factory.git              shared.process
+factory.graph            factory.bench factory.nodes_se factory.nodes_tr factory.nodes_po factory.schemas \
+                         shared.events shared.files {langgraph langsmith}
+factory.ledger           factory.git shared.files shared.process {filelock}
+factory.llm              shared
+factory.nodes_po         factory.bench factory.schemas factory.verification shared.events shared.files
+factory.nodes_se         factory.bench factory.schemas factory.scratch factory.tree_files \
+                         factory.verification shared {pydantic}
+factory.nodes_tr         factory.bench factory.schemas factory.tree_files shared
+factory.records          factory.schemas factory.settings factory.workspace shared
+factory.run              factory shared
+factory.schemas          shared.work_order {pydantic}
+factory.scratch          factory.git factory.ledger factory.tree_files factory.workspace shared
+factory.sequence         factory.console factory.ending factory.run factory.settings factory.workspace shared
+factory.settings
+factory.tree_files       shared.files
+factory.verification     factory.bench
+factory.workspace        factory.checkout factory.git factory.ledger shared
 
-llmch.__main__          llmch
-llmch.demo              shared.console shared.process
+llmch.__main__           llmch
+llmch.demo               shared.console shared.process
 """
 
 # --- reading -----------------------------------------------------------------------------
@@ -93,9 +106,16 @@ class Room:
         return ast.parse(self.text, str(self.path))
 
     def imports(self) -> set[str]:
-        """Every module it imports: at the top, inside functions, and for types only."""
+        """Every module it imports: at the top, inside functions, and our own for types only as well."""
+        return {module for module in self._imports(self.tree) if is_ours(module)} | self.loads()
+
+    def loads(self) -> set[str]:
+        """Every module it imports when it runs: one that types alone need is named, not loaded."""
+        return self._imports(WithoutTypes().visit(self.tree))
+
+    def _imports(self, tree: ast.AST) -> set[str]:
         found = set()
-        for node in ast.walk(self.tree):
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -118,6 +138,13 @@ class Room:
         return {
             ast.unparse(node) for node in ast.walk(self.tree) if isinstance(node, ast.Attribute | ast.Name)
         }
+
+
+class WithoutTypes(ast.NodeTransformer):
+    """Takes away what stands under `if TYPE_CHECKING`."""
+
+    def visit_If(self, node: ast.If) -> ast.If | None:
+        return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
 
 
 @cache
@@ -211,9 +238,8 @@ def test_the_wrapper_is_the_standard_library_and_its_own_name():
         ("langgraph", {"factory.graph"}),
         ("langsmith", {"factory.graph"}),
         ("langchain_core", set()),
-        ("openai", {"shared.openai_api", "planner.openai_client"}),
-        ("httpx2", {"shared.openai_api", "planner.openai_client"}),
-        ("rich", {"shared.console"}),
+        ("openai", {"shared.openai_api"}),
+        ("httpx2", {"shared.openai_api"}),
         ("click", {"planner.cli", "factory.cli"}),
         ("filelock", {"factory.ledger"}),
         ("ulid", {"shared.run_context"}),
@@ -321,9 +347,9 @@ def test_help_of_a_tool_loads_no_sdk_and_no_graph(tool):
 
 
 def test_the_demo_is_the_standard_library_and_two_rooms():
-    assert {name for name in loaded_by("-P", "-m", "llmch.demo", "--list") if is_library(name)} <= (
-        {name for name in loaded_by("-m", "this") if is_library(name)}
-    )
+    added = loaded_by("-P", "-m", "llmch.demo", "--list") - loaded_by("-m", "this")
+    assert added & set(packages_distributions()) - set(PACKAGES) == set()
+    assert added & set(PACKAGES) == {"llmch", "shared"}
 
 
 @pytest.mark.parametrize("tool", ["planner", "factory"])
