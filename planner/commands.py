@@ -31,7 +31,7 @@ _SHELL_OPTIONS_WITH_VALUE = frozenset({"--rcfile", "--init-file"})
 _PYTHON_OPTIONS_WITH_VALUE = frozenset({"--check-hash-based-pycs"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Dependency:
     """Something a command needs from the tree: any one of `candidates` (or of `also`) provides it."""
 
@@ -40,7 +40,7 @@ class Dependency:
     also: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """What an interpreter is told to run: code on the command line, or a script, or neither."""
 
@@ -50,7 +50,7 @@ class Call:
     reads_only: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Command:
     """What the rules need to know of one acceptance command. Its code is parsed once and not kept."""
 

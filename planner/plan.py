@@ -83,7 +83,7 @@ def _once(entries: Iterable[object]) -> Iterator[object]:
 # --- drafts --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Draft:
     """One element of `work_orders` that is an object, with what in it is well formed.
 
@@ -162,7 +162,7 @@ def _condition(entry: object) -> tuple[Condition | None, list[Problem]]:
 # --- the verify contract -------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Contract:
     """What must hold once the whole plan is done; empty when the plan states nothing."""
 
@@ -251,7 +251,7 @@ def listing(repo_paths: Collection[str] | None) -> Container[str]:
 # --- the whole -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A manifest, read once. What is not an object or a list where one belongs is left to E000."""
 
