@@ -29,7 +29,7 @@ from shared.openai_api import (
 from shared.wire import TOO_LARGE, Call, TooLarge, ask, clean_text, clipped, read_object, usage_of
 
 if TYPE_CHECKING:
-    import openai
+    from shared.openai_api import Client
 
 
 def parse_proposal_json(raw: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class ChatLLM:
         self._sleep = sleep
         self._formats = ["json_schema", "json_object"]
         self._with_temperature = True
-        self._client: openai.OpenAI | None = None
+        self._client: Client | None = None
 
     def __call__(self, request: Request) -> Reply:
         """The model's answer. Raises `LLMError`."""

@@ -36,7 +36,7 @@ from shared.wire import (
 )
 
 if TYPE_CHECKING:
-    import openai
+    from shared.openai_api import Client
 
 # Azure forgets a background response for a while just after it was made; a server without background
 # responses never knows it.
@@ -94,7 +94,7 @@ class ResponsesLLM:
         self._poll = poll
         self._sleep = sleep
         self._given_up: set[str] = set()
-        self._client: openai.OpenAI | None = None
+        self._client: Client | None = None
 
     def __call__(self, request: Request) -> Reply:
         """The model's answer. Raises `LLMError`."""
@@ -292,7 +292,7 @@ class ResponsesLLM:
     def _endpoint(self) -> Endpoint:
         return self._settings.endpoint
 
-    def _opened(self) -> openai.OpenAI:
+    def _opened(self) -> Client:
         if self._client is None:
             self._client = open_client(self._endpoint)
         return self._client

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from shared.llm import EndpointError, LLMError, QuotaError
@@ -23,6 +23,8 @@ from shared.llm import EndpointError, LLMError, QuotaError
 if TYPE_CHECKING:
     import httpx2
     import openai
+
+    Client: TypeAlias = openai.OpenAI
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _MAX_ERROR_BODY_BYTES = 64 * 1024
@@ -119,7 +121,7 @@ def _check_address(base_url: str) -> None:
         )
 
 
-def open_client(endpoint: Endpoint) -> openai.OpenAI:
+def open_client(endpoint: Endpoint) -> Client:
     """The SDK's client for an endpoint, without retries of its own. Imports the SDK: half a second.
 
     Its connections are closed when it is no longer used, at the latest when the process ends.
