@@ -313,7 +313,7 @@ def test_what_does_not_fit_is_folded_into_directories_with_counts():
     ]
 
 
-@pytest.mark.parametrize("max_bytes", [200, 1000, 5000, 60_000])
+@pytest.mark.parametrize("max_bytes", [200, 1000, 5000, 20_000])
 @pytest.mark.parametrize(
     "files",
     [
