@@ -21,13 +21,12 @@ DEFAULT_TIMEOUT_SECONDS = 3600.0
 CONNECT_TIMEOUT_SECONDS = 5.0
 # Silence between two bytes. Keep-alives reset it, which is why the total deadline above exists.
 READ_TIMEOUT_SECONDS = 600.0
-POLL_INTERVAL_SECONDS = 2.0
+POLL_INTERVAL_SECONDS = 0.5
 POLL_INTERVAL_CAP_SECONDS = 10.0  # a background answer is polled less often the longer it takes
 
 TRANSPORT_RETRIES = 3  # tries in all, the first included
 BACKOFF_BASE_SECONDS = 0.5
 BACKOFF_CAP_SECONDS = 8.0
-RETRY_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 
 # --- the plan ------------------------------------------------------------------------------
 

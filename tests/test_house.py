@@ -31,7 +31,6 @@ shared.openai_api        shared.llm {httpx2 openai}
 shared.process
 shared.run_context       shared.files shared.process {ulid}
 shared.template
-shared.wire             shared.llm shared.openai_api
 shared.wire              shared.llm shared.openai_api
 shared.work_order        shared.files {pydantic}
 
