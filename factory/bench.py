@@ -12,7 +12,7 @@ from factory.scratch import ScratchTree
 from shared.events import Listener
 from shared.llm import LLM, Usage
 from shared.process import Command, Completed, Interrupt, Runner
-from shared.work_order import WorkOrder
+from shared.work_order import Condition, WorkOrder
 
 
 class WallLimitReached(Exception):
@@ -56,6 +56,13 @@ class Bench:
         path = self.run_dir / f"attempt_{index}"
         path.mkdir(exist_ok=True)
         return path
+
+    def holds(self, condition: Condition) -> bool:
+        """Whether a condition is so in the tree as it is now.
+
+        A file is a regular one, found through links; absent means that nothing has the name.
+        """
+        return condition.holds_in(self.tree.files if condition.kind == "file_exists" else self.tree.names)
 
     def check(self) -> None:
         """Raise `Interrupted` or `WallLimitReached` when the run has to end. Every wait calls this."""

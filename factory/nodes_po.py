@@ -27,7 +27,7 @@ def po_node(attempt: Attempt, bench: Bench) -> Attempt:
     unmet = [
         f"{condition.path} does not exist after the writes"
         for condition in bench.order.postconditions
-        if not condition.holds_in(bench.tree.files)
+        if not bench.holds(condition)
     ]
     attempt = _verify(attempt, bench)
     if attempt.failure is not None:

@@ -40,7 +40,7 @@ def se_node(attempt: Attempt, bench: Bench) -> Attempt:
     The prompt is on disk before it is sent and the raw reply before it is read. The model is never
     asked when a precondition does not hold.
     """
-    if unmet := list(unmet_preconditions(bench.order, bench.tree)):
+    if unmet := list(unmet_preconditions(bench)):
         excerpt = "PLANNER-CONTRACT BUG: " + "; ".join(unmet)
         return replace(attempt, failure=brief(Stage.PREFLIGHT, excerpt))
     context = read_context(bench.order, bench.tree)
@@ -70,10 +70,10 @@ def se_node(attempt: Attempt, bench: Bench) -> Attempt:
     return replace(attempt, proposal=proposal)
 
 
-def unmet_preconditions(order: WorkOrder, tree: ScratchTree) -> Iterator[str]:
+def unmet_preconditions(bench: Bench) -> Iterator[str]:
     """What the order needs and the tree does not give, a sentence each."""
-    for condition in order.preconditions:
-        if not condition.holds_in(tree.files):
+    for condition in bench.order.preconditions:
+        if not bench.holds(condition):
             problem = "does not exist" if condition.kind == "file_exists" else "exists already"
             yield f"precondition {condition.kind} {condition.path}: it {problem} in the repository"
 

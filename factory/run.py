@@ -23,11 +23,12 @@ from factory.defaults import (
     VERIFY_SCRIPT,
     Exit,
 )
+from factory.git import GitError
 from factory.ledger import Recovery
 from factory.records import OrderFile, Result, Run, begin, complete_dead_run, finish
 from factory.scratch import scratch_tree
 from factory.settings import RunSettings
-from factory.workspace import BranchPlan, Published, Refused, Repository, Step
+from factory.workspace import BranchPlan, Origin, Published, Refused, Repository, Step
 from shared.events import (
     Bus,
     Committed,
@@ -121,6 +122,8 @@ def run_one(
             result = _guard(run, lambda: _carry_out(job))
         usage = {**model.usage.as_json(), "calls": model.calls, "uncounted": model.uncounted}
         finish(run, result, usage, bus)
+        # Only now may the ledger forget: a run that dies before this is completed by the next one.
+        repository.settle(at)
     return result.exit_code
 
 
@@ -202,19 +205,23 @@ def _plan(repository: Repository, settings: RunSettings, order: WorkOrder) -> Br
 
 def _recover(repository: Repository, emit: Listener) -> Recovery | None:
     """Finish or undo what a dead run left, and complete its records."""
-    recovery = repository.recover()
-    if recovery is None:
-        return None
-    published = Published(recovery.commit, recovery.tree, None) if recovery.finished else None
-    what = f"its commit is on {recovery.branch}" if recovery.finished else "it had changed nothing"
-    complete_dead_run(Path(recovery.run_dir), published, recovery.branch, what)
-    emit(Recovered(recovery.run_id, what))
-    return recovery
+
+    def complete(recovery: Recovery) -> None:
+        what = f"its commit is on {recovery.branch}" if recovery.finished else "it had changed nothing"
+        published = _published_by(recovery) if recovery.finished else None
+        complete_dead_run(Path(recovery.run_dir), published, recovery.branch, what)
+        emit(Recovered(recovery.run_id, what))
+
+    return repository.recover(complete)
+
+
+def _published_by(recovery: Recovery) -> Published:
+    return Published(recovery.commit, recovery.tree, recovery.checkout_problem)
 
 
 def _already_done(recovery: Recovery) -> Result:
     said = f"PASS {recovery.order_id}: run {recovery.run_id} had finished it before it was killed"
-    done = Published(recovery.commit, recovery.tree, None)
+    done = _published_by(recovery)
     return Result(
         "PASS", Exit.PASS, said, branch=recovery.branch, published=done, recovered_from=recovery.run_id
     )
@@ -244,7 +251,7 @@ def _carry_out(job: _Job) -> Result:
     from factory.graph import build_graph, walk
 
     run, settings = job.run, job.run.settings
-    with scratch_tree(job.repository, job.plan.baseline, settings.scratch, settings.share) as tree:
+    with scratch_tree(job.repository, job.plan.baseline, settings.scratch, settings.share, at=job.at) as tree:
         for note in tree.notes:
             job.emit(Warned(note))
         bench = Bench(
@@ -263,7 +270,11 @@ def _carry_out(job: _Job) -> Result:
             return _failed(walked)
         job.interrupt.check()
         # The critical section of a pass: from here to the end of `publish` no signal is looked at.
-        published = _publish(job, walked)
+        try:
+            published = _publish(job, walked, tree.index)
+        except (Refused, GitError) as error:
+            said = f"FAIL: the attempt passed, but there is no commit: {error}"
+            return Result("FAIL", Exit.FAIL, said, walked.attempts, error=str(error))
     return _passed(job, walked, published)
 
 
@@ -275,13 +286,14 @@ def _failed(walked: Walked) -> Result:
     return Result("FAIL", Exit.FAIL, said, walked.attempts)
 
 
-def _publish(job: _Job, walked: Walked) -> Published:
+def _publish(job: _Job, walked: Walked, index: Path) -> Published:
     assert walked.last.proposal is not None
     order = job.run.order
     writes = [(write.path, write.data) for write in walked.last.proposal.writes]
     trailers = f"Work-Order: {order.id}\nLlmch-Run: {job.run.run_id}\n"
     message = f"{order.id}: {order.title}\n\n{walked.last.proposal.summary}\n\n{trailers}"
-    return job.repository.publish(job.plan, writes, message, at=job.at)
+    origin = Origin(job.run.run_id, str(job.run.directory), order.id, job.run.source.sha256)
+    return job.repository.publish(job.plan, writes, message, origin, at=job.at, index=index)
 
 
 def _passed(job: _Job, walked: Walked, published: Published) -> Result:
