@@ -58,6 +58,7 @@ planner.validation       planner.bootstrap planner.commands planner.plan planner
 
 factory.__main__         factory.cli
 factory.bench            factory.schemas factory.scratch shared
+factory.branches         factory.git
 factory.checkout         factory.git factory.ledger
 factory.cli              factory shared {click}
 factory.console          shared.console shared.events
@@ -80,7 +81,7 @@ factory.sequence         factory.console factory.ending factory.run factory.sett
 factory.settings
 factory.tree_files       shared.files
 factory.verification     factory.bench
-factory.workspace        factory.checkout factory.git factory.ledger shared
+factory.workspace        factory.branches factory.checkout factory.git factory.ledger factory.tree_files shared
 
 llmch.__main__           llmch
 llmch.demo               shared.console shared.process
