@@ -100,6 +100,8 @@ def _said(_context: click.Context, parameter: click.Parameter, value: str) -> st
 
 
 _PATH = click.Path(path_type=Path)
+# Only `last_words` asks for it, when there is nothing left but the command line.
+_DEBUG = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of a crash.")
 
 
 @cli.command("compile")
@@ -137,7 +139,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--verbose", is_flag=True, help="Say more.")
 @click.option("--quiet", is_flag=True, help="Say the verdict and errors only.")
 @click.option("--no-color", is_flag=True, help="No colour, whatever the terminal.")
-@click.option("--debug", is_flag=True, help="Show the traceback of a crash.")
+@_DEBUG
 def compile_command(**flags: Any) -> int:
     """Turn a spec into work orders; on stdout, where they are.
 
@@ -196,12 +198,7 @@ def _compile(flags: dict[str, Any], console: Console, interrupt: Interrupt) -> C
         timeout_seconds=flags["timeout_seconds"],
         llm=flags["llm"],
     )
-    llm, origin = _open_model(settings, bus, interrupt, flags["record"])
-    if origin is not None:
-        console.info(
-            f"no model is asked: the answers are replayed from {flags['llm'][len(REPLAY) :]} ({origin})"
-        )
-        settings = Settings(**{**vars(settings), "llm_origin": origin})
+    llm, settings = _open_model(settings, bus, interrupt, flags["record"])
     return compile_plan(
         inputs=inputs,
         llm=llm,
@@ -216,18 +213,20 @@ def _compile(flags: dict[str, Any], console: Console, interrupt: Interrupt) -> C
 
 def _open_model(
     settings: Settings, bus: Bus, interrupt: Interrupt, record: Path | None
-) -> tuple[LLM, str | None]:
-    """Who answers, and where the answers come from when they are replayed. Raises `NoModel`."""
+) -> tuple[LLM, Settings]:
+    """Who answers, and the settings with where the answers come from. Raises `Refused`."""
+    from dataclasses import replace
+
     from shared.llm import LLMError, Recorded, Replayed
 
     model: LLM
-    origin: str | None = None
     try:
         if settings.llm.startswith(REPLAY):
             model = replayed = Replayed(Path(settings.llm.removeprefix(REPLAY)))
-            origin = f"origin: {replayed.origin}"
+            settings = replace(settings, llm_origin=replayed.origin)
         else:
-            model = _open_endpoint(settings, bus, interrupt)
+            model, address = _open_endpoint(settings, bus, interrupt)
+            settings = replace(settings, llm_endpoint=address)
         if record is not None:
             model = Recorded(model, record)
     except LLMError as error:
@@ -236,17 +235,18 @@ def _open_model(
         raise Refused(
             f"--record {record} cannot be written ({error.strerror}); name another directory"
         ) from None
-    return model, origin
+    return model, settings
 
 
-def _open_endpoint(settings: Settings, bus: Bus, interrupt: Interrupt) -> LLM:
+def _open_endpoint(settings: Settings, bus: Bus, interrupt: Interrupt) -> tuple[LLM, str]:
     from planner.openai_client import ResponsesLLM, ResponsesSettings
     from shared.events import ModelThinking, ModelWaiting
     from shared.openai_api import Endpoint
 
-    return ResponsesLLM(
+    endpoint = Endpoint.from_environment(os.environ)
+    model = ResponsesLLM(
         ResponsesSettings(
-            Endpoint.from_environment(os.environ),
+            endpoint,
             model=settings.model,
             effort=settings.reasoning_effort,
             max_output_tokens=settings.max_output_tokens,
@@ -256,6 +256,7 @@ def _open_endpoint(settings: Settings, bus: Bus, interrupt: Interrupt) -> LLM:
         on_wait=lambda reason, seconds, number, of: bus(ModelWaiting(reason, seconds, number, of)),
         poll=interrupt.check,
     )
+    return model, endpoint.address
 
 
 def _tell_ending(result: CompileResult, flags: dict[str, Any], console: Console) -> None:
@@ -289,8 +290,8 @@ def _tell_ending(result: CompileResult, flags: dict[str, Any], console: Console)
 @click.argument("directory", type=_PATH)
 @click.option("--repo", type=_PATH, help="The repository that the plan is for; without it, an empty one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-@click.option("--debug", is_flag=True, help="Show the traceback of a crash.")
-def validate_command(directory: Path, repo: Path | None, as_json: bool, debug: bool) -> int:  # noqa: ARG001
+@_DEBUG
+def validate_command(directory: Path, repo: Path | None, as_json: bool) -> int:
     """Judge the WO-*.json of DIRECTORY by the rules of a plan; no model, no key.
 
     \b
@@ -329,8 +330,8 @@ def validate_command(directory: Path, repo: Path | None, as_json: bool, debug: b
 
 @cli.command("explain")
 @click.argument("code", required=False)
-@click.option("--debug", is_flag=True, help="Show the traceback of a crash.")
-def explain_command(code: str | None, debug: bool) -> int:  # noqa: ARG001
+@_DEBUG
+def explain_command(code: str | None) -> int:
     """Say what a finding means: CODE is E103, say. Without CODE, all of them in a line each."""
     from planner.validation import RULES, UnknownCode, explain
 
@@ -347,8 +348,8 @@ def explain_command(code: str | None, debug: bool) -> int:  # noqa: ARG001
 
 
 @cli.command("schema")
-@click.option("--debug", is_flag=True, help="Show the traceback of a crash.")
-def schema_command(debug: bool) -> int:  # noqa: ARG001
+@_DEBUG
+def schema_command() -> int:
     """Print the JSON Schema of a work order."""
     from shared.work_order import work_order_json_schema
 

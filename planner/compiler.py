@@ -82,6 +82,8 @@ class Settings:
     """Who answers, for the records: `openai` or `replay:DIR`."""
     llm_origin: str = "live"
     """Where the answers come from: `live`, or what a transcript says of itself."""
+    llm_endpoint: str | None = None
+    """The address that is asked, without secrets; None when nobody is."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,11 @@ def _begin(
         },
         "tool_version": get_tool_version(),
         "provenance": {"planner_run_id": run_id, "compile_hash": fingerprint, "manifest_sha256": None},
-        "llm": {"source": settings.llm, "origin": settings.llm_origin},
+        "llm": {
+            "source": settings.llm,
+            "origin": settings.llm_origin,
+            "endpoint": settings.llm_endpoint,
+        },
     }
     records = Records.begin(artifacts_root, run_id, run_json)
     log = EventLog(records.run_dir)
@@ -260,7 +266,7 @@ def _begin(
     shown = {
         "spec": str(inputs.spec_path),
         "repository": str(inputs.repo) if inputs.repo else "(none: planned for an empty one)",
-        "model": f"{settings.model}, effort {settings.reasoning_effort}",
+        "model": _model_shown(settings),
         "run": str(records.run_dir),
     }
     emit(RunStarted("planner", run_id, SUBJECT, str(records.run_dir), shown))
@@ -293,6 +299,12 @@ def _config(inputs: PlanInputs, settings: Settings, export: _Export) -> dict[str
         "timeout_seconds": settings.timeout_seconds,
         "max_compile_attempts": settings.max_attempts,
     }
+
+
+def _model_shown(settings: Settings) -> str:
+    if settings.llm_endpoint is None and settings.llm != "openai":
+        return f"none is asked; answers from {settings.llm} (origin: {settings.llm_origin})"
+    return f"{settings.model}, effort {settings.reasoning_effort}"
 
 
 def _listing_hash(files: frozenset[str]) -> str:

@@ -385,7 +385,7 @@ def test_run_json_says_what_went_in_and_what_it_cost(bench):
     assert record["config"]["reasoning_effort"] == "high"
     assert set(record["input_hashes"]) == {"spec_sha256", "template_sha256", "repo_files_sha256"}
     assert set(record["tool_version"]) == {"version", "commit", "dirty"}
-    assert record["llm"] == {"source": "replay:DIR", "origin": "scripted"}
+    assert record["llm"] == {"source": "replay:DIR", "origin": "scripted", "endpoint": None}
     assert record["usage"]["output"] == 50
     assert record["provenance"]["manifest_sha256"] == result.manifest_sha256
     call = bench.compile_json("llm_call_attempt_1.json")

@@ -384,7 +384,7 @@ def test_what_was_recorded_can_be_played_without_a_key_or_an_endpoint(desk):
     flags = ("compile", "--spec", desk.spec, "--llm", f"replay:{tape}")
     ended = desk.run(*flags, "--outdir", desk.root / "two", env=no_model)
     assert ended.code == 0
-    assert f"the answers are replayed from {tape} (origin: recorded)" in ended.err
+    assert f"model: none is asked; answers from replay:{tape} (origin: recorded)" in ended.err
 
     def orders(name):
         found = [json.loads(path.read_text()) for path in sorted((desk.root / name).glob("WO-*.json"))]
