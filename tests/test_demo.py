@@ -1,5 +1,6 @@
-"""The demo: a stage of its own, the real children, and nothing left behind."""
+"""The demo: a stage of its own, the children on it (stand-ins, then the real ones), nothing left behind."""
 
+import hashlib
 import json
 import os
 import signal
@@ -9,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from factory.run import run_one
+from factory.settings import RunSettings
 from llmch.demo import DemoError, Example, find_example, set_stage, shipped_examples
+from planner.compiler import Settings, compile_plan, read_inputs
+from shared.llm import Recorded, Scripted
+from shared.process import Interrupt
 
 ROOT = Path(__file__).resolve().parent.parent
 STAND_IN = """\
@@ -184,6 +190,104 @@ def test_a_signal_is_passed_on_waited_for_and_cleaned_up_after(example, world, t
         assert "Traceback" not in process.stderr.read()
     assert len(said(world)) == 1
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+# --- with the real planner and the real factory ------------------------------------------
+
+
+def an_order(number, files, command, **changes):
+    return {
+        "id": f"WO-{number:02d}",
+        "title": f"Part {number}",
+        "intent": "Add a part.",
+        "preconditions": [],
+        "postconditions": [{"kind": "file_exists", "path": path} for path in files],
+        "allowed_files": list(files),
+        "forbidden": [],
+        "acceptance_commands": [command],
+        "context_files": [],
+        "notes": None,
+        **changes,
+    }
+
+
+def a_proposal(files):
+    empty = hashlib.sha256(b"").hexdigest()
+    writes = [{"path": path, "base_sha256": empty, "content": content} for path, content in files.items()]
+    return json.dumps({"summary": "as asked", "writes": writes})
+
+
+GOOD_PLAN = [
+    an_order(1, ["scripts/verify.sh"], "bash -n scripts/verify.sh"),
+    an_order(2, ["part.py"], 'python -c "from part import run; assert run() == 2"'),
+]
+PLANS = [
+    json.dumps({"work_orders": [GOOD_PLAN[0], {**GOOD_PLAN[1], "acceptance_commands": ["true && true"]}]}),
+    json.dumps({"work_orders": GOOD_PLAN}),
+]
+PROPOSALS = [
+    a_proposal({"scripts/verify.sh": "set -e\npython -m compileall -q .\n"}),
+    a_proposal({"part.py": "def run():\n    return 1\n"}),
+    a_proposal({"part.py": "def run():\n    return 2\n"}),
+]
+
+
+@pytest.fixture
+def recorded_example(tmp_path):
+    """A small example made as the shipped ones are: real tools, scripted answers, everything recorded."""
+    directory = tmp_path / "tiny"
+    directory.mkdir()
+    (directory / "spec.md").write_text("# Tiny\n\nA part that runs.\n")
+    (tmp_path / "recording").mkdir()
+    stage = set_stage(Example("tiny", directory, is_shipped=False), tmp_path / "recording")
+    orders, artifacts = stage.directory / "orders", stage.directory / "artifacts"
+    transcript = directory / "transcript"
+    planned = compile_plan(
+        inputs=read_inputs(stage.directory / "spec.md", repo=stage.repository),
+        llm=Recorded(Scripted(PLANS), transcript / "plan", origin="scripted"),
+        artifacts_root=artifacts, settings=Settings(), outdir=orders,
+    )  # fmt: skip
+    assert planned.success, planned
+    settings = RunSettings(
+        repo=stage.repository,
+        artifacts_root=artifacts,
+        environment=stage.environment,
+        branch="factory/record",
+    )
+    model = Recorded(Scripted(PROPOSALS), transcript / "orders", origin="scripted")
+    for order in sorted(orders.glob("WO-*.json")):
+        assert run_one(settings, order, lambda _event: None, Interrupt(), llm=model) == 0
+    return directory
+
+
+def test_the_whole_way_is_played_again_from_its_transcript(recorded_example, world, tmp_path):
+    kept = tmp_path / "kept"
+    real = {key: value for key, value in world.items() if key != "PYTHONPATH"}
+    done = demo(recorded_example, "--keep", kept, world=real, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    subjects = git(kept / "tiny", "log", "--format=%s").splitlines()
+    assert [subject.partition(":")[0] for subject in subjects[:2]] == ["WO-02", "WO-01"]
+    assert subjects[-1] == "Start of tiny"
+    assert "E003" in done.stderr, "the refused plan is shown"
+    assert "acceptance_failed" in done.stderr, "the refused proposal is shown"
+    assert git(kept / "tiny", "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("example", shipped_examples(), ids=lambda example: example.name)
+def test_a_shipped_example_plays_to_its_end_and_shows_the_gates_at_work(example, world, tmp_path):
+    kept = tmp_path / "kept"
+    real = {key: value for key, value in world.items() if key != "PYTHONPATH"}
+    done = demo(example.name, "--keep", kept, world=real, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "(origin: scripted)" in done.stderr
+    orders = sorted((kept / "orders").glob("WO-*.json"))
+    assert 6 <= len(orders) <= 12
+    assert int(git(kept / example.name, "rev-list", "--count", "HEAD")) == 1 + len(orders)
+    briefs = list((kept / "artifacts" / "factory").glob("*/attempt_*/failure_brief.json"))
+    assert briefs, "no order failed and was done again"
+    refused = list((kept / "artifacts" / "planner").glob("*/compile/validation_errors_attempt_1.json"))
+    assert refused, "no plan was refused and revised"
+    assert git(kept / example.name, "status", "--porcelain") == ""
 
 
 # --- the stage ---------------------------------------------------------------------------
