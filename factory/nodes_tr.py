@@ -9,7 +9,7 @@ from dataclasses import replace
 from factory.bench import Attempt, Bench
 from factory.defaults import ARTIFACT_WRITE_RESULT, MAX_JSON_PAYLOAD_BYTES
 from factory.schemas import FailureBrief, Stage, WriteProposal, brief
-from factory.tree_files import NotAFile, read_file, write_files
+from factory.tree_files import LinkInTheWay, read_file, write_files
 from shared.events import StepDone
 from shared.files import EMPTY_SHA256, save_json, sha256_bytes
 from shared.work_order import WorkOrder, normalize_path
@@ -50,11 +50,11 @@ def objections(attempt: Attempt, bench: Bench) -> Iterator[FailureBrief]:
     for write in sorted(attempt.proposal.writes, key=lambda write: write.path):
         try:
             data = read_file(bench.tree.path, write.path, max_bytes=MAX_JSON_PAYLOAD_BYTES)
-        except NotAFile as error:
+        except LinkInTheWay as error:
             faults.append(f"{write.path}: {error}")
             continue
-        except OSError as error:
-            yield brief(Stage.WRITE_FAILED, f"cannot read {write.path}: {error}")
+        except OSError as error:  # a directory has the name, or a file is where a directory should be
+            yield brief(Stage.WRITE_FAILED, f"cannot write {write.path}: {error}")
             return
         now = EMPTY_SHA256 if data is None else sha256_bytes(data)
         if write.base_sha256.strip().lower() != now:

@@ -17,6 +17,14 @@ class NotAFile(OSError):
     """Something that is no regular file stands on the way to a path. The text names it."""
 
 
+class LinkInTheWay(NotAFile):
+    """It is a symbolic link: what it leads to may lie anywhere, so nobody follows it."""
+
+
+def _in_the_way(mode: int, text: str) -> NotAFile:
+    return LinkInTheWay(text) if stat.S_ISLNK(mode) else NotAFile(text)
+
+
 class TreeFiles(Container[str]):
     """The regular files of a live tree: `path in files` looks at the disk, and caches nothing.
 
@@ -78,7 +86,7 @@ def _open_regular(folder: int, name: str, path: str) -> int:
 def _check_regular(folder: int, name: str, path: str) -> os.stat_result:
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not stat.S_ISREG(found.st_mode):
-        raise NotAFile(f"{path} is {_kind(found.st_mode)}, not a file")
+        raise _in_the_way(found.st_mode, f"{path} is {_kind(found.st_mode)}, not a file")
     return found
 
 
@@ -111,8 +119,9 @@ def _parent_of(root: str | Path, path: str, *, create: bool) -> Iterator[tuple[i
             except OSError as error:
                 if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                     raise
-                kind = _kind(os.stat(folder, dir_fd=here, follow_symlinks=False).st_mode)
-                raise NotAFile(f"{'/'.join(folders[:depth])} is {kind}, not a directory") from None
+                mode = os.stat(folder, dir_fd=here, follow_symlinks=False).st_mode
+                text = f"{'/'.join(folders[:depth])} is {_kind(mode)}, not a directory"
+                raise _in_the_way(mode, text) from None
             stack.callback(os.close, below)
             here = below
         yield here, name

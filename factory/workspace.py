@@ -285,7 +285,9 @@ class Repository:
         standing = [path for path in allowed if os.path.lexists(self.top / path)]
         known = self._tracked(standing) | {change.path for change in changes}
         new = [Change.addition(path) for path in allowed if path not in known]
-        return checkout.in_the_way([*changes, *new])
+        found = checkout.in_the_way([*changes, *new])
+        # What git itself keeps there belongs to the baseline: TR says in a brief what is wrong.
+        return sorted(set(found) - self._tracked(found))
 
     def refuse_blocked(self, allowed_files: Iterable[str], plan: BranchPlan) -> None:
         """Refuse an order whose files are taken in the user's checkout, or belong to a submodule."""

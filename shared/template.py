@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_PLACEHOLDER = re.compile(r"\{\{([A-Z_]+)\}\}")
+_PLACEHOLDER = re.compile(r"\{\{([A-Z0-9_]+)\}\}")
 
 
 def placeholders(template: str) -> frozenset[str]:
