@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shutil
 import sys
@@ -71,8 +70,11 @@ class _Job:
 
 def preload() -> None:
     """Import what a run will need, so that a process forked from this one has it already."""
-    for name in ("factory.graph", "factory.llm", "openai"):
-        importlib.import_module(name)
+    import factory.graph
+    import factory.llm  # noqa: F401  loading it is the point
+    from shared.openai_api import load_sdk
+
+    load_sdk()
 
 
 def run_one(

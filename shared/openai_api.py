@@ -121,6 +121,11 @@ def _check_address(base_url: str) -> None:
         )
 
 
+def load_sdk() -> None:
+    """Import the SDK now, for processes that will be forked from this one."""
+    import openai  # noqa: F401  loading it is the point
+
+
 def open_client(endpoint: Endpoint) -> Client:
     """The SDK's client for an endpoint, without retries of its own. Imports the SDK: half a second.
 
