@@ -297,7 +297,7 @@ def test_the_summary_holds_a_record_per_attempt_and_the_drift(passed):
 
 @pytest.mark.rows("FB01", "FB07", "FB08", "FB09", "FF06")
 def test_the_commit_holds_exactly_the_proposal_on_a_branch_of_its_own(passed):
-    git = lambda *args: passed.desk.git(passed.repo, *args)  # noqa: E731
+    git = lambda *args: passed.desk.git(passed.repo, *args)  # noqa: E731  a word for this test alone
     branch = git("symbolic-ref", "--short", "HEAD")
     assert re.fullmatch(r"factory/adhoc/" + ULID.pattern, branch)
     assert git("rev-parse", "main") == passed.baseline
