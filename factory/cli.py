@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,12 @@ def _positive(_context: click.Context, parameter: click.Parameter, value: float)
     return value
 
 
+def _finite(_context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if math.isnan(value):  # it lies in every range
+        raise click.BadParameter("must be a number", param=parameter)
+    return value
+
+
 def _llm(_context: click.Context, parameter: click.Parameter, value: str) -> str:
     if value != "openai" and not value.removeprefix("replay:").strip():
         raise click.BadParameter("replay: needs a directory", param=parameter)
@@ -71,7 +78,8 @@ _OPTIONS: list[Callable[[F], F]] = [
     click.option("--repo", required=True, type=click.Path(path_type=Path), help="The git repository."),
     click.option("--llm-model", default=DEFAULT_LLM_MODEL, show_default=True, help="Model name."),
     click.option(
-        "--llm-temperature", default=DEFAULT_LLM_TEMPERATURE, show_default=True, type=click.FloatRange(0, 2)
+        "--llm-temperature", default=DEFAULT_LLM_TEMPERATURE, show_default=True, type=click.FloatRange(0, 2),
+        callback=_finite,
     ),
     click.option(
         "--llm", default="openai", show_default=True, callback=_llm, metavar="openai|replay:DIR",

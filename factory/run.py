@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -40,10 +41,11 @@ from shared.events import (
     Waiting,
     Warned,
 )
+from shared.files import read_regular
 from shared.llm import LLM, LLMError, Metered, Recorded, Replayed
 from shared.process import Interrupt, Interrupted, allowed_environment, local_runner, run_captured
 from shared.run_context import generate_ulid
-from shared.work_order import WorkOrder, WorkOrderError, load_work_order
+from shared.work_order import MAX_WORK_ORDER_BYTES, WorkOrder, WorkOrderError, load_work_order
 
 if TYPE_CHECKING:
     from factory.graph import Walked  # the graph loads langgraph, which a refusal does not need
@@ -104,11 +106,18 @@ def run_one(
     source = _read(work_order)
     warning = check_verify_exempt_policy(source.order, allowed=settings.allow_verify_exempt)
     bus = Bus(listener)
-    model = Metered(llm or _open_llm(settings, bus, poll))
     repository = Repository.open(settings.repo, settings.environment)
-    for flag, path in (("--artifacts-dir", settings.artifacts_root), ("--out", settings.out)):
+    places = {
+        "--artifacts-dir": settings.artifacts_root,
+        "--out": settings.out,
+        "--record": settings.record,
+    }
+    for flag, path in places.items():
         if path is not None:
             repository.refuse_inside(path, flag)
+    if settings.out is not None:
+        _refuse_unusable(settings.out)
+    model = Metered(llm or _open_llm(settings, bus, poll))
     with repository.lock(on_wait=lambda text: bus(Waiting(text)), poll=poll), ExitStack() as stack:
         recovery = _recover(repository, bus)
         if recovery is not None and recovery.finished and recovery.order_sha256 == source.sha256:
@@ -134,11 +143,19 @@ def run_one(
 
 def _read(path: Path) -> OrderFile:
     try:
-        return OrderFile(path, path.read_bytes(), load_work_order(path))
+        order = load_work_order(path)
+        return OrderFile(path, read_regular(path, max_bytes=MAX_WORK_ORDER_BYTES), order)
     except WorkOrderError as error:
         raise Refused(str(error)) from None
     except OSError as error:
         raise Refused(f"cannot read {path}: {error.strerror}; --work-order names a WO-NN.json file") from None
+
+
+def _refuse_unusable(out: Path) -> None:
+    """Find out before the run what its copy would only find out after it."""
+    place = next(place for place in (out.absolute(), *out.absolute().parents) if os.path.lexists(place))
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise Refused(f"--out {out}: {place} is not a directory that can be written to")
 
 
 def check_verify_exempt_policy(order: WorkOrder, *, allowed: bool) -> str | None:
