@@ -149,6 +149,9 @@ FLAGS = {
         lambda desk, repo: (desk.root / "link").symlink_to(repo), args=("--out", "{root}/link/out")
     ),
     "out in the repository by dots": Refusal(args=("--out", "{root}/home/../repo/out")),
+    "transcript in the repository": Refusal(args=("--record", "{repo}/rec"), needle="--record"),
+    "transcript that is not there": Refusal(args=("--llm", "replay:{root}/none"), needle="none"),
+    "transcript of nothing": Refusal(args=("--llm", "replay:"), codes=USAGE),
     "out in .git": Refusal(args=("--out", "{repo}/.git/out")),
     "out is a file": Refusal(args=("--out", "{order}"), needle="order.json"),
     "artifacts in the repository": Refusal(args=("--artifacts-dir", "{repo}/artifacts"), needle="artifacts"),
