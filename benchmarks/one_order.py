@@ -94,7 +94,7 @@ class _Candidate:
         done = subprocess.run(
             command, check=False, cwd=repo.parent, env=self.environment, capture_output=True
         )
-        assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
+        assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
         self.done.append(repo)
 
     def trees(self) -> set[str]:

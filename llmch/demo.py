@@ -237,7 +237,10 @@ def _play(example: Example, stage: Stage, console: Console, interrupt: Interrupt
     code = _show_result(stage, console)
     console.info("")
     console.info(notice)
-    if kept is not None:
+    if kept is None:
+        named = example.name if example.is_shipped else example.directory
+        console.info(f"To look at what was made: llmch demo {named} --keep DIR")
+    else:
         console.info(f"Everything is kept in {stage.directory}: look at {stage.repository}")
     return code
 

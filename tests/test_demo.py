@@ -144,7 +144,7 @@ def test_it_says_at_the_start_and_at_the_end_that_the_answers_are_replayed(examp
     lines = done.stderr.splitlines()
     assert "replayed from" in lines[1]
     assert "origin: scripted" in lines[1]
-    assert lines[-1] == lines[1]
+    assert lines[-2:] == [lines[1], f"To look at what was made: llmch demo {example.directory} --keep DIR"]
     assert "\x1b" not in done.stdout + done.stderr, "colour without a terminal"
 
 
