@@ -421,11 +421,9 @@ def test_the_questions_about_a_repository(desk):
 def test_the_fingerprint_of_an_order_and_a_baseline():
     import hashlib
 
-    from factory import run as factory_run
-    from factory import schemas
+    from factory.records import compute_run_id
     from shared.files import canonical_json_bytes
 
-    place = next(m for m in (factory_run, schemas) if hasattr(m, "compute_run_id"))
     order = a_task()
     wanted = hashlib.sha256(canonical_json_bytes(order) + b"\n" + b"0" * 40).hexdigest()[:16]
-    assert place.compute_run_id(order, "0" * 40) == wanted
+    assert compute_run_id(order, "0" * 40) == wanted
