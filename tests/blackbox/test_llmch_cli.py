@@ -54,7 +54,7 @@ def wo(number: int, **changes):
 
 
 def making(*paths: str) -> list[Answer]:
-    return [Answer(json.dumps(a_proposal(a_write(path, f"{path}\n")))) for path in paths]
+    return [Answer(json.dumps(a_proposal(a_write(path, f"# {path}\n")))) for path in paths]
 
 
 def a_directory(desk: Desk, *orders: dict, name: str = "orders") -> Path:
@@ -233,10 +233,11 @@ def test_the_sequence_stops_at_the_first_failure_and_says_how_to_go_on(desk):
     assert len(requests) == 2
     assert [summary["verdict"] for summary in summaries(desk)] == ["PASS", "FAIL"]
     assert desk.git(repo, "status", "--porcelain") == ""
-    closing = "\n".join(outcome.said.strip().splitlines()[-8:])
+    closing = outcome.stdout
     for name in ("WO-01", "WO-02", "WO-03"):
         assert name in closing, closing
     assert re.search(r"not started", closing), closing
+    assert "go on with: llmch run-all" in outcome.stderr
 
 
 def test_a_sequence_can_be_continued_on_its_branch(desk):
