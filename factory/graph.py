@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
 
@@ -32,6 +34,8 @@ class FactoryState(TypedDict):
 
 
 Graph = CompiledStateGraph[FactoryState, Bench, FactoryState, FactoryState]
+
+_RAISING_SWITCHES = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
 
 # After a stage the walk goes on in the right column, or to `finalize` when the attempt has failed.
 WALK = {"se": "tr", "tr": "po", "po": "finalize"}
@@ -71,9 +75,20 @@ def walk(graph: Graph, bench: Bench) -> Walked:
     """
     start: FactoryState = {"attempt": Attempt(index=1), "attempts": ()}
     steps = (len(WALK) + 1) * bench.limits.max_attempts + 1
-    with tracing_context(enabled=False):
+    with _untraced():
         end = graph.invoke(start, config={"recursion_limit": steps}, context=bench)
     return Walked(end["attempt"], end["attempts"])
+
+
+@contextmanager
+def _untraced() -> Iterator[None]:
+    """Inside, no tracer is made; the oldest switch, which only raises by now, is taken away."""
+    switches = {name: os.environ.pop(name) for name in _RAISING_SWITCHES if name in os.environ}
+    try:
+        with tracing_context(enabled=False):
+            yield
+    finally:
+        os.environ.update(switches)
 
 
 class _Node(Protocol):

@@ -235,7 +235,7 @@ def _recover(repository: Repository, emit: Listener) -> Recovery | None:
 
 
 def _published_by(recovery: Recovery) -> Published:
-    return Published(recovery.commit, recovery.tree, recovery.checkout_problem)
+    return Published(recovery.commit, recovery.tree, None)
 
 
 def _already_done(recovery: Recovery) -> Result:

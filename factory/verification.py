@@ -28,7 +28,10 @@ def verification_of(bench: Bench) -> Verification:
         return Verification((VERIFY_COMMAND,), f"`{shlex.join(VERIFY_COMMAND)}`")
     commands = tuple(_with_python(command, bench) for command in FALLBACK_VERIFY_COMMANDS)
     described = ", ".join(f"`{shlex.join(command)}`" for command in FALLBACK_VERIFY_COMMANDS)
-    if VERIFY_SCRIPT in bench.order.allowed_files:
+    promised = {condition.path for condition in bench.order.postconditions}
+    if VERIFY_SCRIPT in promised:
+        described = f"`{shlex.join(VERIFY_COMMAND)}`, the script that this order writes"
+    elif VERIFY_SCRIPT in bench.order.allowed_files:
         described = f"`{shlex.join(VERIFY_COMMAND)}` if you write that script, else {described}"
     return Verification(commands, described)
 
