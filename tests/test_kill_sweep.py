@@ -41,8 +41,9 @@ POINTS = [
     "run_started", "SCRATCH_RECORDED", "SCRATCH_MADE", "SCRATCH_FILLED", "attempt_started", "model_asked",
     "model_answered", "step_done", "command_ended", "COMMIT_BUILT", "LEDGER_WRITTEN", "REF_MOVED",
     "INDEX_LOCKED", "INDEX_COPIED", "FILES_MOVED", "INDEX_MOVED", "HEAD_MOVED", "INDEX_UNLOCKED",
-    "SCRATCH_REMOVED", "committed", "run_ended", "LEDGER_CLEARED",
+    "SCRATCH_REMOVED", "committed", "run_ended",
 ]  # fmt: skip
+LAST = Step.LEDGER_CLEARED.name
 RECOVERY_ONLY = {Step.LEFTOVERS_REMOVED.name, Step.FILES_RESTORED.name}
 
 
@@ -87,8 +88,8 @@ def stage(repo, git, an_order, a_proposal, tmp_path):
 def test_the_sweep_comes_by_every_step_there_is(stage):
     done = stage("-")
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split()) == set(POINTS)
-    assert {step.name for step in Step} - RECOVERY_ONLY <= set(POINTS)
+    assert set(done.stdout.split()) == {*POINTS, LAST}
+    assert {step.name for step in Step} - RECOVERY_ONLY <= {*POINTS, LAST}
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -99,6 +100,17 @@ def test_after_a_kill_the_next_run_ends_in_the_same_tree(stage, repo, git, point
 
     again = stage("-")
     assert again.returncode == 0, again.stdout + again.stderr
+    assert_finished(stage, repo, git)
+
+
+def test_a_kill_at_the_very_end_leaves_a_finished_run(stage, repo, git):
+    assert stage(LAST).returncode == -signal.SIGKILL
+    assert_finished(stage, repo, git)
+    summary = json.loads((next(stage.runs.iterdir()) / "run_summary.json").read_text())
+    assert summary["verdict"] == "PASS"
+
+
+def assert_finished(stage, repo, git):
     assert git("log", "--format=%s", "work").splitlines() == ["WO-01: Add a greeting", "app", "begin"]
     assert git("symbolic-ref", "HEAD") == "refs/heads/work"
     assert git("status", "--porcelain", "--ignored") == "!! .env"
@@ -121,7 +133,7 @@ def test_after_a_kill_the_next_run_ends_in_the_same_tree(stage, repo, git, point
     assert list(stage.temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("point", ["REF_MOVED", "FILES_MOVED", "HEAD_MOVED", "run_ended"])
+@pytest.mark.parametrize("point", ["REF_MOVED", "HEAD_MOVED", "SCRATCH_REMOVED", "run_ended"])
 def test_a_pass_that_was_killed_is_completed_without_asking_the_model(stage, point):
     stage(point)
     dead = next(stage.runs.iterdir())
