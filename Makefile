@@ -17,6 +17,7 @@ help:
 	@echo 'make check        ruff and mypy'
 	@echo 'make wheel-check  build the wheel, install it into an empty environment, run the demo from there'
 	@echo 'make bench        print the benchmarks, as ratios'
+	@echo 'make docs         make what the documents take from the code'
 	@echo 'make lock         write the requirement files anew (needs uv)'
 	@echo 'make clean        remove the environments and what was built'
 	@echo
@@ -35,6 +36,9 @@ check: $(DEV)/.ready
 
 bench: $(DEV)/.ready
 	@$(DEV)/bin/python -m benchmarks
+
+docs: $(DEV)/.ready
+	@$(DEV)/bin/python docs/generate.py
 
 # A build tree and an environment far from here, so that nothing of the checkout can help.
 wheel-check: $(DEV)/.ready
@@ -60,7 +64,7 @@ lock:
 clean:
 	rm -rf $(DEMO) $(DEV) build dist
 
-.PHONY: help demo test check bench wheel-check lock clean FORCE
+.PHONY: help demo test check bench docs wheel-check lock clean FORCE
 FORCE:
 
 compile = $(UV) pip compile --quiet --upgrade --no-config --no-header --universal --python-version 3.11 \

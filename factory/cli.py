@@ -79,7 +79,7 @@ _OPTIONS: list[Callable[[F], F]] = [
     click.option("--llm-model", default=DEFAULT_LLM_MODEL, show_default=True, help="Model name."),
     click.option(
         "--llm-temperature", default=DEFAULT_LLM_TEMPERATURE, show_default=True, type=click.FloatRange(0, 2),
-        callback=_finite,
+        callback=_finite, help="Sampling temperature; left out for a model that refuses it.",
     ),
     click.option(
         "--llm", default="openai", show_default=True, callback=_llm, metavar="openai|replay:DIR",

@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Play an example and return the exit code of the first child that failed, or 0."""
     console = Console()
     try:
-        options = _options(argv)
+        options = parser().parse_args(argv)
         if options.list:
             for example in shipped_examples():
                 console.result(f"{example.name:<16} {example.about}")
@@ -278,7 +278,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"{self.format_usage()}{self.prog}: {message}\n")
 
 
-def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+def parser() -> argparse.ArgumentParser:
+    """What the demo can be told."""
     parser = _Parser(
         prog="llmch demo",
         description="Play a shipped example: the real planner, factory and git in a fresh repository, "
@@ -287,7 +288,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("name", nargs="?", metavar="NAME", help="an example of --list, or a directory")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR (new or empty) and leave it")
     parser.add_argument("--list", action="store_true", help="say which examples there are, and stop")
-    return parser.parse_args(argv)
+    return parser
 
 
 if __name__ == "__main__":

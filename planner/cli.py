@@ -124,9 +124,19 @@ _DEBUG = click.option("--debug", is_flag=True, expose_value=False, help="Show th
 )
 @click.option("--record", type=_PATH, help="Keep a transcript of every model call in this directory.")
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, callback=_said, help="Model name.")
-@click.option("--reasoning-effort", default=DEFAULT_REASONING_EFFORT, show_default=True, callback=_said)
 @click.option(
-    "--max-output-tokens", default=DEFAULT_MAX_OUTPUT_TOKENS, show_default=True, type=click.IntRange(1, 10**9)
+    "--reasoning-effort",
+    default=DEFAULT_REASONING_EFFORT,
+    show_default=True,
+    callback=_said,
+    help="How hard the model is to think.",
+)
+@click.option(
+    "--max-output-tokens",
+    default=DEFAULT_MAX_OUTPUT_TOKENS,
+    show_default=True,
+    type=click.IntRange(1, 10**9),
+    help="Budget of an answer; one that was cut off is asked for once more with twice of it.",
 )
 @click.option(
     "--timeout-seconds",

@@ -104,7 +104,7 @@ class PlanAccepted(Event):
 
 @dataclass(frozen=True)
 class StepDone(Event):
-    """One step of an attempt has ended well or not: `se`, `tr`, `verify`, `postconditions`, `acceptance`."""
+    """One step of an attempt has ended: `proposal`, `write`, `verify`, `postconditions` or `acceptance`."""
 
     step: str
     ok: bool
