@@ -40,7 +40,8 @@ class BranchPlan:
     name: str
     baseline: str
     """The commit that attempts start from and the new commit stands on."""
-    baseline_tree: str
+    baseline_tree: str | None
+    """None when nobody has asked git for it yet."""
     old: str | None
     """Where the branch is now; None when it is to be made."""
     head: Head
@@ -75,10 +76,22 @@ def check_name(name: str) -> None:
 
 
 def plan_branch(
-    git: Git, top: Path, head: Head, name: str, *, create: bool, reuse: bool, commit_hash: str | None
+    git: Git,
+    top: Path,
+    common_dir: Path,
+    head: Head,
+    name: str,
+    *,
+    create: bool,
+    reuse: bool,
+    commit_hash: str | None,
 ) -> BranchPlan:
     """Decide what becomes of the branch `name`. Raises `Refused`, and changes nothing."""
     check_name(name)
+    in_place = f"refs/heads/{name}" == head.ref and not create and commit_hash is None
+    if in_place and not (common_dir / "worktrees").exists():
+        # The branch that is checked out, as in every order of a sequence but the first: all is known.
+        return BranchPlan(name, head.commit, None, head.commit, head)
     refs = _refs_around(git, name, head)
     found = refs.get(f"refs/heads/{name}")
     if found is None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ from factory.git import (
     CHECKOUT_SECONDS,
     Git,
     GitError,
-    Refused,
     listed,
     path_bytes,
     path_text,
@@ -41,16 +40,13 @@ class Move:
     to_commit: str
     marker: str
     """What a lock says that we made for this move, so that it is known again."""
+    folders: tuple[str, ...] = ()
+    """Directories that new files go to and that are there already: they stay, should it all be undone."""
 
     @property
     def in_place(self) -> bool:
         """The branch that moves is the one that is checked out."""
         return self.from_ref == self.to_ref
-
-    @property
-    def head_before(self) -> tuple[str, str]:
-        """HEAD once the branch has moved and the checkout has not."""
-        return self.from_ref, self.to_commit if self.in_place else self.from_commit
 
 
 @dataclass(frozen=True)
@@ -84,6 +80,10 @@ class Change:
         return _SUBMODULE in (self.old_mode, self.new_mode)
 
 
+class Occupied(Exception):
+    """Something that git does not have stands where a file is to be put. The text names it."""
+
+
 class Checkout:
     """A work tree with its index. `scrap` is a directory of ours for a copy of the index."""
 
@@ -92,16 +92,26 @@ class Checkout:
         self._top = top
         self._index = git_dir / "index"
         self._lock = git_dir / "index.lock"
+        self._head = git_dir / "HEAD"
         self._head_lock = git_dir / "HEAD.lock"
         self._common_dir = common_dir
         self._scrap = scrap
 
     # --- looking -------------------------------------------------------------------------
 
-    def head(self) -> tuple[str, str]:
-        """The full name of what is checked out (`HEAD` when detached) and its commit."""
-        commit, name = self._git("rev-parse", "HEAD", "--symbolic-full-name", "HEAD").text.splitlines()
-        return name, commit
+    def head_is(self, ref: str, commit: str) -> bool:
+        """Whether the branch `ref` is checked out, and is at `commit`."""
+        try:
+            # As git keeps it nearly always; where it does not, git is asked.
+            if (
+                self._head.read_text() == f"ref: {ref}\n"
+                and (self._common_dir / ref).read_text() == f"{commit}\n"
+            ):
+                return True
+        except (OSError, ValueError):
+            pass
+        said = self._git.ask("rev-parse", "HEAD", "--symbolic-full-name", "HEAD").text
+        return said.splitlines() == [commit, ref]
 
     def changes(self, old: str, new: str) -> list[Change]:
         """What differs between two commits."""
@@ -122,10 +132,13 @@ class Checkout:
         found = {blocker for change in changes if change.added for blocker in self._blockers(change, leaving)}
         return sorted(found)
 
+    def folders_for(self, changes: Iterable[Change]) -> tuple[str, ...]:
+        """The directories above new files that are there already."""
+        above = {folder for change in changes if change.added for folder in folders_above(change.path)}
+        return tuple(sorted(folder for folder in above if stat.S_ISDIR(self._mode(folder) or 0)))
+
     def _blockers(self, change: Change, leaving: set[str]) -> Iterable[str]:
-        parts = change.path.split("/")
-        for depth in range(1, len(parts)):
-            above = "/".join(parts[:depth])
+        for above in folders_above(change.path):
             mode = self._mode(above)
             if mode is None or above in leaving:
                 return []
@@ -156,69 +169,91 @@ class Checkout:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def obstacle(self, move: Move) -> str | None:
-        """Why the checkout could not follow a move right now; None when it could. Changes nothing."""
-        try:
-            changes = self.changes(move.from_commit, move.to_commit)
-            if blocked := self.in_the_way(changes):
-                return _would_be_lost(blocked)
-            if changes:
-                self._copy_index()
-                self._private("update-index", "-q", "--refresh", fails=True)
-                self._private("read-tree", "-n", "-m", "-u", move.from_commit, move.to_commit)
-        except (GitError, OSError) as error:
-            return str(error)
-        finally:
-            self._drop_copy()
-        return None
-
     # --- moving --------------------------------------------------------------------------
 
-    def bring(self, move: Move, at: At = nowhere, *, after_a_kill: bool = False) -> str | None:
-        """Move files, index and HEAD; returns why not, when everything had to stay as it is.
+    # Files first, then the branch, then index and HEAD, all under our lock on the index: as long as the
+    # branch has not moved everything can be taken back, and once it has only renames are left to do.
 
-        Files that git does not track are never overwritten, changed ones neither. With `after_a_kill`
-        what a dead process left half done is undone first; raises `Refused` where a file is in a
-        state that neither commit nor a half-done checkout explains.
+    def bring(
+        self, move: Move, changes: list[Change], move_ref: Callable[[], None], at: At = nowhere
+    ) -> str | None:
+        """Move files, the branch (by `move_ref`), index and HEAD; returns why the files had to stay.
+
+        Then everything is as it was, and `move_ref` was not called. Files that git does not track are
+        never overwritten, changed ones neither. What `move_ref` raises passes through; the files are
+        put back then.
         """
         problem = self._lock_index(move.marker)
         if problem is not None:
             return problem
         try:
             at(Step.INDEX_LOCKED)
-            return self._bring(move, at, after_a_kill=after_a_kill)
-        except Refused as refusal:
-            if after_a_kill:
-                raise
-            return str(refusal)
-        except (GitError, OSError) as error:
-            return str(error)
-        finally:
-            self._drop_copy()
-            self._lock.unlink(missing_ok=True)
-            at(Step.INDEX_UNLOCKED)
-
-    def _bring(self, move: Move, at: At, *, after_a_kill: bool) -> str | None:
-        if self.head() != move.head_before:
-            return "HEAD has moved meanwhile"
-        changes = self.changes(move.from_commit, move.to_commit)
-        if after_a_kill and changes:
-            if self._index_is_at(move.to_commit, changes):
-                changes = []  # the index is the last to move, so the files are there as well
-            else:
+            try:
+                if not self.head_is(move.from_ref, move.from_commit):
+                    return "something else has been checked out meanwhile"
+                self._move_files(move, changes, at)
+            except (GitError, OSError, Occupied) as error:
+                return str(error)
+            try:
+                move_ref()
+            except Exception:
                 self._undo_half_done(move, changes)
-                at(Step.FILES_RESTORED)
-        if changes:
-            if blocked := self.in_the_way(changes):
-                return _would_be_lost(blocked)
-            self._move_files(move, changes, at)
-        if not move.in_place:
-            said = f"llmch: from {move.from_ref.removeprefix('refs/heads/')}"
-            self._git("symbolic-ref", "-m", said, "HEAD", move.to_ref)
-            at(Step.HEAD_MOVED)
-        return None
+                raise
+            at(Step.REF_MOVED)
+            self._move_index_and_head(move, at, index=bool(changes))
+            return None
+        finally:
+            self._unlock_index(at)
+
+    def finish(self, move: Move, at: At = nowhere) -> None:
+        """After a kill, when the branch had moved: the files had as well, so index and HEAD follow.
+
+        A file that somebody has written to since keeps its content, and counts as changed.
+        """
+        if not self._lock_is_ours(move.marker):
+            return  # it was done but for the ledger, or the files had to stay where they were
+        try:
+            at(Step.INDEX_LOCKED)
+            changes = self.changes(move.from_commit, move.to_commit)
+            to_move = bool(changes) and not self._index_is_at(move.to_commit, changes)
+            if not self._stands_at(move):
+                if to_move:  # the user has gone elsewhere since, and takes none of this along
+                    self._undo_half_done(move, changes)
+                return
+            if to_move:
+                self._copy_index()
+                self._private("read-tree", "-i", "-m", move.from_commit, move.to_commit)
+                self._private("update-index", "-q", "--refresh", fails=True)
+                at(Step.INDEX_COPIED)
+            self._move_index_and_head(move, at, index=to_move)
+        finally:
+            self._unlock_index(at)
+
+    def _stands_at(self, move: Move) -> bool:
+        """Whether HEAD is where the move began or where it ends."""
+        before = move.to_commit if move.in_place else move.from_commit
+        return self.head_is(move.from_ref, before) or self.head_is(move.to_ref, move.to_commit)
+
+    def undo(self, move: Move, at: At = nowhere) -> None:
+        """After a kill, when the branch had not moved: what git did to the files is taken back.
+
+        A file that somebody has written to since keeps its content, and counts as changed.
+        """
+        if not self._lock_is_ours(move.marker):
+            return  # files are moved under our lock only
+        try:
+            at(Step.INDEX_LOCKED)
+            self._undo_half_done(move, self.changes(move.from_commit, move.to_commit))
+            at(Step.FILES_RESTORED)
+        finally:
+            self._unlock_index(at)
 
     def _move_files(self, move: Move, changes: list[Change], at: At) -> None:
+        """Bring the files to the new commit, and a copy of the index with them; all or nothing."""
+        if not changes:
+            return
+        if blocked := self.in_the_way(changes):
+            raise Occupied(f"{listed(blocked)} would be overwritten, and git does not have it")
         self._copy_index()
         at(Step.INDEX_COPIED)
         kept = self._permissions(changes)
@@ -235,13 +270,19 @@ class Checkout:
                 self._private(*read_tree)
         except GitError:
             if self._signs(changes) != before:  # the disk is full, or a filter failed half-way
-                self._copy_index()
                 self._undo_half_done(move, changes)
             raise
         self._put_permissions_back(kept)
         at(Step.FILES_MOVED)
-        os.replace(self._copy, self._index)
-        at(Step.INDEX_MOVED)
+
+    def _move_index_and_head(self, move: Move, at: At, *, index: bool) -> None:
+        if index:
+            os.replace(self._copy, self._index)
+            at(Step.INDEX_MOVED)
+        if not move.in_place and not self.head_is(move.to_ref, move.to_commit):
+            said = f"llmch: from {move.from_ref.removeprefix('refs/heads/')}"
+            self._git("symbolic-ref", "-m", said, "HEAD", move.to_ref)
+            at(Step.HEAD_MOVED)
 
     def _permissions(self, changes: list[Change]) -> dict[str, int]:
         """Permission bits of the files that are rewritten: git itself keeps no more than the x of them."""
@@ -308,9 +349,8 @@ class Checkout:
             try:
                 self._make_lock(said)
             except FileExistsError:
-                with suppress(OSError):
-                    if self._lock.read_bytes() == said:
-                        return None
+                if self._lock_is_ours(marker):
+                    return None
             except OSError as error:
                 return f"cannot lock the index: {error}"
             else:
@@ -318,6 +358,17 @@ class Checkout:
             if time.monotonic() > deadline:
                 return f"another git process holds {shown(str(self._lock))}"
             time.sleep(_LOOK_AGAIN_SECONDS)
+
+    def _lock_is_ours(self, marker: str) -> bool:
+        try:
+            return self._lock.read_bytes() == f"llmch {marker}\n".encode()
+        except OSError:
+            return False
+
+    def _unlock_index(self, at: At) -> None:
+        self._drop_copy()
+        self._lock.unlink(missing_ok=True)
+        at(Step.INDEX_UNLOCKED)
 
     def _make_lock(self, said: bytes) -> None:
         # Linked into place with its content: a kill never leaves a lock that does not say whose it is.
@@ -360,42 +411,39 @@ class Checkout:
                 if written.encode().startswith(content):
                     path.unlink()
 
-    def unlock_index(self, move: Move) -> None:
-        """Remove the index lock of a dead run, if it is the one of this move."""
-        with suppress(OSError):
-            if self._lock.read_bytes() == f"llmch {move.marker}\n".encode():
-                self._lock.unlink()
-
     def _undo_half_done(self, move: Move, changes: list[Change]) -> None:
-        """Put changed paths back to the old commit. Nothing but git's own work is undone."""
+        """Put changed paths back to the old commit, where the index still is. Undoes git's own work only."""
         self._copy_index()
         self._private("update-index", "-q", "--refresh", fails=True)
         git = self._git.with_env(GIT_INDEX_FILE=self._copy)
         raw = git("diff-files", "-z", "--name-only", "--ignore-submodules=all").stdout
         not_old = {path_text(path) for path in raw.split(b"\0") if path}
-        ours = {change.path for change in changes}
-        half_done = [
-            change
+        changes = [change for change in changes if not change.is_submodule]
+        written = {
+            change.path
             for change in changes
-            if not change.is_submodule
-            and (self._mode(change.path) is not None if change.added else change.path in not_old)
+            if change.added and self._mode(change.path) is not None and self._is_explained(change)
+        }
+        for path in written:
+            os.unlink(self._top / path)
+        for change in changes:
+            if change.added:
+                self._prune(change.path, move.folders)
+        restored = [
+            path_bytes(change.path)
+            for change in changes
+            if not change.added and change.path in not_old and self._is_explained(change)
         ]
-        strange = [change.path for change in half_done if not self._is_explained(change, ours)]
-        if strange:
-            raise Refused(
-                f"an earlier run was killed while it brought the checkout to {move.to_commit[:12]}, and "
-                f"{listed(strange)} has been changed since: move it out of the repository, then run again"
-            )
-        for change in half_done:
-            if change.added and not stat.S_ISDIR(self._mode(change.path) or 0):
-                os.unlink(self._top / change.path)
-                self._prune(change.path)
-        restored = [path_bytes(change.path) for change in half_done if not change.added]
         if restored:
             self._private("checkout-index", "-f", "-u", "-z", "--stdin", stdin=b"\0".join(restored) + b"\0")
-            os.replace(self._copy, self._index)  # the stat data of what was just written
+            os.replace(self._copy, self._index)  # with the times of what was just written
 
-    def _is_explained(self, change: Change, ours: set[str]) -> bool:
+    def let_go(self, move: Move) -> None:
+        """Remove the index lock of a dead run, if it is the one of this move."""
+        if self._lock_is_ours(move.marker):
+            self._unlock_index(nowhere)
+
+    def _is_explained(self, change: Change) -> bool:
         """Whether what stands at a changed path is the old or the new content, or the beginning of one.
 
         Git unlinks a file, creates it, and writes it: each of that can be the last thing it did.
@@ -404,7 +452,7 @@ class Checkout:
         if mode is None:
             return True
         if stat.S_ISDIR(mode):
-            return not self._strangers_below(change.path, ours)
+            return not change.added and _holds_nothing(self._top / change.path)
         if stat.S_ISLNK(mode):
             target = os.fsencode(os.readlink(self._top / change.path))
             return any(
@@ -418,16 +466,27 @@ class Checkout:
             for blob in _blobs(change, link=False)
         )
 
-    def _prune(self, path: str) -> None:
+    def _prune(self, path: str, folders: tuple[str, ...]) -> None:
         with suppress(OSError):
-            for above in list(Path(path).parents)[:-1]:
-                (self._top / above).rmdir()
+            for above in reversed(folders_above(path)):
+                if above not in folders:
+                    os.rmdir(self._top / above)
+
+
+def folders_above(path: str) -> list[str]:
+    """Every directory above a path, the topmost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _holds_nothing(folder: Path) -> bool:
+    walk = os.walk(folder)
+    return not any(
+        files or any(map(os.path.islink, (os.path.join(place, name) for name in folders)))
+        for place, folders, files in walk
+    )
 
 
 def _blobs(change: Change, *, link: bool) -> list[str]:
     sides = ((change.old_mode, change.old_id), (change.new_mode, change.new_id))
     return [blob for mode, blob in sides if mode != _NOTHING and (mode == _LINK) == link]
-
-
-def _would_be_lost(blocked: list[str]) -> str:
-    return f"{listed(blocked)} would be overwritten, and git does not have it"

@@ -6,6 +6,7 @@ while there is something that a later run would have to finish or clear away.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from factory.git import Refused, shown
-from shared.files import JsonError, read_json, save_json
+from shared.files import read_regular, write_atomic
 from shared.process import run_captured
 
 LEDGER_VERSION = 1
@@ -43,10 +44,10 @@ class Step(StrEnum):
     SCRATCH_REMOVED = "the scratch tree is gone, the ledger still names it"
     COMMIT_BUILT = "the commit exists, and nothing refers to it"
     LEDGER_WRITTEN = "the ledger says what is about to move"
-    REF_MOVED = "the branch is at the commit"
     INDEX_LOCKED = "the user's index is locked by us"
     INDEX_COPIED = "a copy of the index is there to work on"
     FILES_MOVED = "the files are those of the commit"
+    REF_MOVED = "the branch is at the commit: from here on it is finished, before it is undone"
     INDEX_MOVED = "the index is that of the commit"
     HEAD_MOVED = "HEAD is on the branch"
     INDEX_UNLOCKED = "the index is the user's again"
@@ -195,6 +196,8 @@ class Publication:
     """Whether `commit` is the run's own; False when there was nothing to commit."""
     top: str
     git_dir: str
+    folders: tuple[str, ...]
+    """Directories of the checkout that new files go to and that are there already."""
 
     @property
     def ref(self) -> str:
@@ -223,9 +226,7 @@ class Recovery:
     """The commit on the branch; None when there was nothing to commit."""
     tree: str
     finished: bool
-    """True: the branch is at the commit. False: nothing had happened, and nothing has."""
-    checkout_problem: str | None = None
-    """Why the checkout could not be brought along, and how to go on; None when it was."""
+    """True: the branch is at the commit. False: everything is as it was before the run."""
 
 
 class Ledger:
@@ -245,9 +246,8 @@ class Ledger:
             return None
         found = _read(path)
         try:
-            return Publication(
-                **{**found, "owner": Owner(**found["owner"]), "origin": Origin(**found["origin"])}
-            )
+            parts = {"owner": Owner(**found["owner"]), "origin": Origin(**found["origin"])}
+            return Publication(**{**found, **parts, "folders": tuple(found["folders"])})
         except (KeyError, TypeError):
             raise _unreadable(path, "an incomplete entry") from None
 
@@ -286,7 +286,8 @@ class Ledger:
         return sorted(path for path in self.directory.iterdir() if path.name not in entries)
 
     def _write(self, name: str, entry: Publication | ScratchEntry) -> None:
-        save_json(self.directory / name, {"version": LEDGER_VERSION, **asdict(entry)})
+        entry_text = json.dumps({"version": LEDGER_VERSION, **asdict(entry)}, indent=2)
+        write_atomic(self.directory / name, entry_text.encode() + b"\n")
 
     def vanish_when_empty(self) -> None:
         """Leave no empty directory behind."""
@@ -296,8 +297,9 @@ class Ledger:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = read_json(path, max_bytes=_MAX_ENTRY_BYTES)
-    except (OSError, JsonError) as error:
+        # Not our strict reader: a path that is not UTF-8 is kept as the surrogates Python knows it by.
+        found = json.loads(read_regular(path, max_bytes=_MAX_ENTRY_BYTES))
+    except (OSError, ValueError) as error:
         raise _unreadable(path, str(error)) from None
     if not isinstance(found, dict) or found.pop("version", None) != LEDGER_VERSION:
         raise _unreadable(path, "written by another version of llmch")

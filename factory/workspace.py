@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from factory.branches import BranchPlan, Head, plan_branch
-from factory.checkout import Change, Checkout, Move
+from factory.checkout import Change, Checkout, Move, folders_above
 from factory.git import (
     CHECKOUT_SECONDS,
     Git,
@@ -267,6 +267,7 @@ class Repository:
         return plan_branch(
             self.git,
             self.top,
+            self.common_dir,
             head,
             name or auto_name,
             create=create or name is None,
@@ -279,7 +280,7 @@ class Repository:
 
         A file that is untracked or ignored, or a directory or a file where the other is needed.
         """
-        checkout = self._checkout
+        checkout = self.checkout
         changes = checkout.changes(plan.head.commit, plan.baseline)
         allowed = sorted(set(allowed_files))
         standing = [path for path in allowed if os.path.lexists(self.top / path)]
@@ -298,7 +299,7 @@ class Repository:
             )
         if (self.top / ".gitmodules").exists():
             modules = self._submodules()
-            if inside := [path for path in allowed if modules & {path, *_above(path)}]:
+            if inside := [path for path in allowed if modules & {path, *folders_above(path)}]:
                 raise Refused(f"{listed(inside)} belongs to a submodule: run the order in that repository")
 
     def _submodules(self) -> set[str]:
@@ -314,7 +315,8 @@ class Repository:
         return found & set(paths)
 
     @property
-    def _checkout(self) -> Checkout:
+    def checkout(self) -> Checkout:
+        """The files that are checked out here, and their index."""
         return Checkout(self.git, self.top, self.git_dir, self.common_dir, self.ledger.directory / "checkout")
 
     # --- committing ----------------------------------------------------------------------
@@ -386,22 +388,20 @@ class Repository:
     ) -> Published:
         """Make the commit, move the branch to it, and bring the checkout along.
 
-        Raises `Refused`, `GitError` or `OSError` before the branch has moved, and nothing has changed
-        then. After that it stands; a checkout that could not follow is told, not raised. The ledger
+        Raises `Refused`, `GitError` or `OSError`, and the branch and the checkout are as they were then.
+        A branch that has moved stands; a checkout that could not follow is told, not raised. The ledger
         keeps the entry until `settle`, so that a run that dies before it has recorded its verdict is
         completed by the next one.
         """
         built = self.build_commit(plan, writes, message, index=index)
         at(Step.COMMIT_BUILT)
         commit = built.commit or plan.baseline
-        move = Move(plan.head.ref, plan.head.commit, plan.ref, commit, origin.run_id)
-        checkout = self._checkout
-        # Elsewhere the branch stands for itself; under the user's feet it must not move without the files.
-        if move.in_place and (problem := checkout.obstacle(move)):
-            raise Refused(
-                f"branch {shown(plan.name)} is checked out and was left as it is, because {problem}; "
-                f"the finished commit is {commit}: clear the way, then `git merge --ff-only {commit[:12]}`"
-            )
+        checkout = self.checkout
+        changes = checkout.changes(plan.head.commit, commit)
+        if plan.baseline_tree is None and not changes:  # the baseline is what is checked out
+            built, commit = Built(None, built.tree), plan.baseline
+        folders = checkout.folders_for(changes)
+        move = Move(plan.head.ref, plan.head.commit, plan.ref, commit, origin.run_id, folders)
         self.ledger.write_publication(
             Publication(
                 owner=Owner.me(),
@@ -415,13 +415,34 @@ class Repository:
                 made=built.commit is not None,
                 top=str(self.top),
                 git_dir=str(self.git_dir),
+                folders=folders,
             )
         )
         at(Step.LEDGER_WRITTEN)
-        self._move_ref(plan, commit)
-        at(Step.REF_MOVED)
-        problem = checkout.bring(move, at)
+        problem = self._bring(plan, move, changes, at)
         return Published(built.commit, built.tree, _how_to_follow(plan.name, problem))
+
+    def _bring(self, plan: BranchPlan, move: Move, changes: list[Change], at: At) -> str | None:
+        """Move the branch, and the checkout if it can follow; returns why it could not."""
+        moved = False
+
+        def move_ref() -> None:
+            nonlocal moved
+            self._move_ref(plan, move.to_commit)
+            moved = True
+
+        try:
+            problem = self.checkout.bring(move, changes, move_ref, at)
+            if problem is not None:
+                _refuse_in_place(move, problem)
+                move_ref()
+                at(Step.REF_MOVED)
+        except (Refused, GitError, OSError) as error:
+            if not moved:
+                self.ledger.clear_publication()
+                raise
+            problem = str(error)
+        return problem
 
     def _move_ref(self, plan: BranchPlan, commit: str) -> None:
         if plan.old == commit:
@@ -435,7 +456,6 @@ class Repository:
         except GitError as error:
             if self.commit_of(plan.ref) == commit:
                 return  # it was done, and only then something went wrong
-            self.ledger.clear_publication()
             raise Refused(
                 f"branch {shown(plan.name)} was left as it is: {error}; the finished commit is {commit}"
             ) from None
@@ -505,40 +525,28 @@ class Repository:
         return home
 
     def _recover(self, entry: Publication, home: Repository | None, at: At) -> Recovery:
-        move = Move(entry.head_ref, entry.head_commit, entry.ref, entry.commit, entry.origin.run_id)
+        move = Move(
+            entry.head_ref, entry.head_commit, entry.ref, entry.commit, entry.origin.run_id, entry.folders
+        )
         now = self.commit_of(entry.ref)
         finished = now == entry.commit or (now is not None and self._is_ancestor(entry.commit, now))
-        problem = None
         if home is not None:
-            problem = home.put_in_order(move, at, moved=now == entry.commit)
-        if problem is not None and move.in_place:
-            raise Refused(
-                f"an earlier run was killed before it could bring the checkout to {entry.commit[:12]}, "
-                f"and now {problem}: move that out of the repository, then run again"
-            )
+            checkout = home.checkout
+            checkout.remove_leftovers(move)
+            at(Step.LEFTOVERS_REMOVED)
+            if now == entry.commit:
+                checkout.finish(move, at)
+            elif finished:
+                checkout.let_go(move)  # the branch has gone on since, and the checkout with it
+            else:
+                checkout.undo(move, at)
         return Recovery(
             **vars(entry.origin),
             branch=entry.branch,
             commit=entry.commit if entry.made else None,
             tree=entry.tree,
             finished=finished,
-            checkout_problem=_how_to_follow(entry.branch, problem),
         )
-
-    def put_in_order(self, move: Move, at: At, *, moved: bool) -> str | None:
-        """Finish (`moved`: the branch is at the commit) or clear away what a dead run left in this work tree.
-
-        Returns why the checkout could not be brought along. One that the user has taken elsewhere
-        since is the user's business.
-        """
-        checkout = self._checkout
-        checkout.remove_leftovers(move)
-        at(Step.LEFTOVERS_REMOVED)
-        problem = None
-        if moved and self.commit_of("HEAD") is not None and checkout.head() == move.head_before:
-            problem = checkout.bring(move, at, after_a_kill=True)
-        checkout.unlock_index(move)
-        return problem
 
     def _is_ancestor(self, old: str, new: str) -> bool:
         return self.git.ask("merge-base", "--is-ancestor", old, new).exit_code == 0
@@ -632,6 +640,16 @@ def _read_status(status: bytes) -> tuple[str | None, str | None, list[str]]:
     return branch, commit, changed
 
 
+def _refuse_in_place(move: Move, problem: str) -> None:
+    """Under the user's feet a branch must not move without the files."""
+    if move.in_place:
+        raise Refused(
+            f"branch {shown(move.to_ref.removeprefix('refs/heads/'))} is checked out and was left as it is: "
+            f"{problem}; the finished commit is {move.to_commit}: clear the way, then "
+            f"`git merge --ff-only {move.to_commit[:12]}`"
+        )
+
+
 def _how_to_follow(branch: str, problem: str | None) -> str | None:
     if problem is None:
         return None
@@ -648,11 +666,6 @@ def _goes_away(lock: Path) -> bool:
             return True
         time.sleep(0.05)
     return False
-
-
-def _above(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def _in_portions(paths: Iterable[str]) -> Iterator[list[str]]:
