@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import click
 
-from factory.console import narrator
 from factory.defaults import (
     DEFAULT_LLM_MODEL,
     DEFAULT_LLM_TEMPERATURE,
@@ -19,11 +18,9 @@ from factory.defaults import (
     DEFAULT_TIMEOUT_SECONDS,
     Exit,
 )
-from factory.ending import ending_of
 from factory.settings import RunSettings
 from shared.console import Console, Level
 from shared.process import signals_as_flag
-from shared.run_context import resolve_artifacts_root
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -139,6 +136,8 @@ def run_command(work_order: Path, **flags: Any) -> int:
     \b
     Example: factory run --repo . --work-order plan/WO-01.json
     """  # noqa: D301  click reads the backspace
+    from factory.console import narrator
+    from factory.ending import ending_of
     from factory.run import run_one
 
     settings, console = _settled(flags)
@@ -162,6 +161,7 @@ def run_all_command(workdir: Path, start: str | None, **flags: Any) -> int:
     \b
     Example: factory run-all --repo . --workdir plan
     """  # noqa: D301  click reads the backspace
+    from factory.ending import ending_of
     from factory.sequence import run_all
 
     settings, console = _settled(flags)
@@ -172,6 +172,8 @@ def run_all_command(workdir: Path, start: str | None, **flags: Any) -> int:
 
 
 def _settled(flags: dict[str, Any]) -> tuple[RunSettings, Console]:
+    from shared.run_context import resolve_artifacts_root
+
     if flags["create_branch"] and flags["reuse_branch"]:
         raise click.UsageError("--create-branch and --reuse-branch exclude each other")
     if flags["reuse_branch"] and flags["branch"] is None:
