@@ -10,16 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback import Answer, LoopbackEndpoint
+from loopback import Answer, LoopbackEndpoint, Status
 
 from blackbox.harness import (
+    AS_USER,
     GOOD,
+    KEY,
     Desk,
     Outcome,
+    a_plan,
     a_proposal,
     a_task,
     a_write,
     absent,
+    an_order,
+    compile_spec,
     exists,
     factory,
     fails,
@@ -77,6 +82,26 @@ def conflicted(desk: Desk, repo: Path) -> None:
     desk.git(repo, "-c", "user.name=x", "-c", "user.email=x", "merge", "main", check=False)
 
 
+def merging(desk: Desk, repo: Path) -> None:
+    desk.git(repo, "checkout", "-q", "-b", "side")
+    put(repo / "side.txt", "x\n")
+    desk.commit_all(repo)
+    desk.git(repo, "checkout", "-q", "main")
+    put(repo / "main.txt", "x\n")
+    desk.commit_all(repo)
+    desk.git(repo, *AS_USER, "merge", "-q", "-s", "ours", "--no-commit", "side")
+    assert desk.git(repo, "status", "--porcelain") == ""
+
+
+def locked(_desk: Desk, repo: Path) -> None:
+    (repo / ".git/index.lock").touch()
+
+
+def foreign(_desk: Desk, repo: Path) -> None:
+    for path in (repo, *repo.rglob("*")):
+        os.lchown(path, 12345, 12345)
+
+
 @dataclass(frozen=True)
 class Refusal:
     """How to break something, what the message must name, and the exit codes that are right."""
@@ -107,6 +132,11 @@ REPOSITORIES = {
     "deleted file": Refusal(deleted, needle="README.md"),
     "changed mode": Refusal(mode_only, needle="README.md"),
     "merge conflict": Refusal(conflicted, needle=""),
+    "merge that waits for its commit": Refusal(merging, needle="merge"),
+    "index that somebody holds": Refusal(locked, needle="index.lock"),
+    "branch where ours would have its directory": Refusal(
+        lambda desk, repo: desk.git(repo, "branch", "factory"), needle="branch factory"
+    ),
 }
 FLAGS = {
     "main": Refusal(args=("--branch", "main"), needle="main"),
@@ -159,6 +189,7 @@ FLAGS = {
     "artifacts of the environment": Refusal(
         args=("--artifacts-dir", ""), env={"ARTIFACTS_DIR": "{repo}/art"}, needle="art"
     ),
+    "temporary files in the repository": Refusal(env={"TMPDIR": "{repo}/scripts"}, needle=""),
     "artifacts here": Refusal(args=("--artifacts-dir", ""), cwd="{repo}", needle="artifacts"),
     "artifacts directory is a file": Refusal(args=("--artifacts-dir", "{order}"), needle="order.json"),
     "artifacts directory cannot be made": Refusal(
@@ -338,6 +369,17 @@ def test_a_call_without_what_it_needs_is_a_usage_error(desk, argv):
     assert "Traceback" not in outcome.said
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a repository away")
+@pytest.mark.rows("FC05")
+def test_a_repository_of_somebody_else_is_refused_as_git_refuses_it(desk):
+    repo = desk.repo()
+    foreign(desk, repo)
+    with untouched(repo):
+        run = fails(factory(desk, repo, a_task(), [Answer(GOOD)]))
+    assert run.requests == []
+    assert "safe.directory" in run.outcome.stderr
+
+
 @pytest.mark.rows("FC06")
 def test_a_branch_without_a_commit_is_refused(desk):
     repo = desk.root / "unborn"
@@ -450,6 +492,66 @@ def test_an_exemption_by_the_planner_is_honoured_with_a_warning(desk):
     assert "warning" in run.outcome.stderr.lower()
     plain = a_task(verify_exempt=False, provenance={"bootstrap": True})
     passes(factory(desk, desk.repo(name="two"), plain, [Answer(GOOD)]))
+
+
+@pytest.mark.rows("FC01", "S09")
+def test_relative_paths_and_links_lead_where_they_lead(desk):
+    repo = desk.repo()
+    put(repo / "plan/WO-01.json", json.dumps(a_task()))
+    desk.commit_all(repo)
+    (desk.root / "link").symlink_to(repo)
+    with LoopbackEndpoint([Answer(GOOD)]) as endpoint:
+        argv = ("factory", "run", "--repo", "../link", "--work-order", "../repo/plan/WO-01.json")
+        outcome = desk.run(*argv, endpoint=endpoint)
+    assert outcome.exit_code == 0, outcome
+    assert (repo / "a.txt").exists()
+    assert len(list((desk.cwd / "artifacts/factory").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"LC_ALL": "C", "LANG": None},
+        {"TMPDIR": "/nonexistent/place"},
+        {"HOME": None},
+        {"TERM": "dumb", "COLUMNS": "0"},
+        {"PYTHONWARNINGS": "error"},
+        {"PYTHONSAFEPATH": "1"},
+        {"GIT_DIR": "/nonexistent", "GIT_INDEX_FILE": "/nonexistent", "GIT_WORK_TREE": "/nonexistent"},
+        {
+            "OPENAI_LOG": "debug",
+            "OPENAI_ORG_ID": "org",
+            "LANGCHAIN_TRACING": "true",
+            "LANGCHAIN_VERBOSE": "true",
+        },
+    ],
+    ids=lambda env: next(iter(env)),
+)
+def test_the_users_environment_does_not_decide_a_run(desk, env):
+    name = "ü/渡し.txt"
+    task = a_task(
+        title="渡し", allowed_files=[name], postconditions=[exists(name)], acceptance_commands=["true"]
+    )
+    answer = Answer(json.dumps(a_proposal(a_write(name, "渡\n"))))
+    repo = desk.repo()
+    run = passes(factory(desk, repo, task, [answer], "--verbose", how={"env": env}))
+    assert (repo / name).read_text(encoding="utf-8") == "渡\n"
+    assert KEY not in run.outcome.said
+
+
+def test_no_tracing_service_hears_of_a_run(desk):
+    names = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2", "LANGCHAIN_TRACING")
+    with LoopbackEndpoint([Status(200, {})], repeat_last=True) as service:
+        address = service.base_url.removesuffix("/v1")
+        env = {
+            **dict.fromkeys(names, "true"),
+            **dict.fromkeys(("LANGSMITH_ENDPOINT", "LANGCHAIN_ENDPOINT"), address),
+            **dict.fromkeys(("LANGSMITH_API_KEY", "LANGCHAIN_API_KEY"), "key"),
+        }
+        passes(factory(desk, desk.repo(), a_task(), [Answer(GOOD)], how={"env": env}))
+        plan = json.dumps(a_plan(an_order(1)))
+        assert compile_spec(desk, [Answer(plan)], how={"env": env}).outcome.exit_code == 0
+        assert service.requests == []
 
 
 @pytest.mark.rows("FC25")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -169,6 +170,44 @@ def test_commands_run_in_the_tree_with_a_small_clean_environment(desk):
     for secret in (KEY, "t0ken", "s3cret"):
         assert secret not in json.dumps(seen["env"])
     assert not [name for name in seen["env"] if name.startswith("GIT_DIR")]
+
+
+@pytest.mark.rows("FP10", "S25")
+def test_commands_may_use_what_the_repository_and_the_machine_offer(desk):
+    repo = desk.repo({"calc/__init__.py": "X = 1\n", "tools/run.sh": "#!/bin/sh\necho ran\n"})
+    (repo / "tools/run.sh").chmod(0o755)
+    desk.commit_all(repo)
+    commands = [
+        "python -c 'import calc; assert calc.X == 1'",
+        "python -m calc.__init__",
+        "./tools/run.sh",
+        "tools/run.sh",
+        "bash tools/run.sh",
+        "git status --short",
+        "grep -r content a.txt",
+        "sh -c 'test -w . && echo x > made && rm made'",
+    ]
+    run = passes(factory(desk, repo, a_task(acceptance_commands=commands), [Answer(GOOD)]))
+    assert [code for _, code in ran(run, 1, "acceptance_result.json")] == [0] * len(commands)
+
+
+@pytest.mark.rows("FP03")
+def test_a_path_without_python_still_compiles(desk):
+    programs = desk.root / "programs"
+    programs.mkdir()
+    for name in ("git", "bash", "sh", "env", "test", "true"):
+        found = shutil.which(name)
+        assert found
+        (programs / name).symlink_to(found)
+    run = factory(
+        desk,
+        desk.repo(verify="exit 9\n"),
+        a_task(verify_exempt=True),
+        [Answer(GOOD)],
+        "--allow-verify-exempt",
+        how={"env": {"PATH": str(programs)}},
+    )
+    passes(run)
 
 
 @pytest.mark.rows("FB11", "S20", "FC34")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -335,6 +336,7 @@ def test_modes_survive_and_new_files_follow_the_umask(desk):
     listed = desk.git(repo, "ls-tree", "HEAD", "run.sh", "a.txt", "note.txt").splitlines()
     assert [line.split()[0] for line in listed] == ["100644", "100644", "100755"]
     assert (repo / "run.sh").stat().st_mode & 0o111 == 0o111
+    assert (repo / "note.txt").stat().st_mode & 0o777 == 0o600
     assert (repo / "a.txt").stat().st_mode & 0o777 == 0o644
 
 
@@ -350,6 +352,125 @@ def test_a_linked_worktree_is_a_checkout_like_any_other(desk):
     assert {name: what for name, what in snapshot(main).items() if not name.startswith(".git")} == names
     assert desk.git(linked, "status", "--porcelain") == ""
     assert desk.git(main, "status", "--porcelain") == ""
+
+
+def sparse(desk: Desk, repo: Path) -> None:
+    desk.git(repo, "sparse-checkout", "set", "scripts")
+
+
+def split_index(desk: Desk, repo: Path) -> None:
+    desk.git(repo, "config", "core.splitIndex", "true")
+    desk.git(repo, "config", "core.untrackedCache", "true")
+    desk.git(repo, "update-index", "--split-index")
+
+
+def with_submodule(desk: Desk, repo: Path) -> None:
+    other = desk.repo(name="other")
+    desk.git(repo, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "module")
+    desk.commit_all(repo)
+
+
+def with_ignored_repository(desk: Desk, repo: Path) -> None:
+    put(repo / ".gitignore", "repo2/\n")
+    desk.commit_all(repo)
+    desk.repo(name="repo/repo2")
+
+
+def with_bytes_in_a_name(desk: Desk, repo: Path) -> None:
+    put(repo / os.fsdecode(b"bad-\xff.txt"), "x\n")
+    desk.commit_all(repo)
+
+
+def packed(desk: Desk, repo: Path) -> None:
+    desk.git(repo, "gc", "-q")
+
+
+def quoting(desk: Desk, repo: Path) -> None:
+    for key, value in (
+        ("core.quotePath", "true"),
+        ("status.short", "true"),
+        ("color.ui", "always"),
+        ("status.branch", "true"),
+        ("core.abbrev", "4"),
+        ("diff.noprefix", "true"),
+        ("user.useConfigOnly", "true"),
+        ("core.logAllRefUpdates", "false"),
+        ("commit.template", "/nonexistent"),
+        ("core.safecrlf", "true"),
+    ):
+        desk.git(repo, "config", key, value)
+
+
+@pytest.mark.rows("FB11", "FF05", "FC16")
+@pytest.mark.parametrize(
+    "make",
+    [sparse, split_index, with_submodule, with_ignored_repository, with_bytes_in_a_name, packed, quoting],
+)
+def test_repositories_of_many_kinds_stay_what_they_are(desk, make):
+    repo = desk.repo({"deep/er/file.txt": "x\n", "ü.txt": "x\n"})
+    make(desk, repo)
+    before = {name: what for name, what in snapshot(repo).items() if not name.startswith(".git/")}
+    tracked = desk.git(repo, "ls-files").splitlines()
+    run = passes(factory(desk, repo, a_task(), [Answer(GOOD)]))
+    assert desk.git(repo, "status", "--porcelain") == ""
+    after = {name: what for name, what in snapshot(repo).items() if not name.startswith(".git/")}
+    assert [line.split(":")[0] for line in differences(before, after)] == ["a.txt"]
+    assert sorted(desk.git(repo, "ls-files").splitlines()) == sorted([*tracked, "a.txt"])
+    assert desk.git(repo, "diff", "--name-only", "HEAD^", "HEAD") == "a.txt"
+    assert run.summary["attempts"][0]["repo_drift"] == []
+
+
+@pytest.mark.rows("FB09", "FF06")
+def test_a_repository_of_longer_hashes_is_a_repository(desk):
+    repo = desk.root / "repo"
+    repo.mkdir()
+    desk.git(repo, "init", "-q", "-b", "main", "--object-format=sha256")
+    put(repo / "scripts/verify.sh", "exit 0\n")
+    baseline = desk.commit_all(repo)
+    run = passes(factory(desk, repo, a_task(), [Answer(GOOD)]))
+    assert run.summary["baseline_commit"] == baseline
+    assert run.summary["repo_tree_hash_after"] == desk.git(repo, "rev-parse", "HEAD^{tree}")
+
+
+@pytest.mark.rows("FC34")
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_an_edit_that_git_was_told_to_overlook_is_not_overwritten(desk, flag):
+    repo = desk.repo({"note.txt": "old\n"})
+    desk.git(repo, "update-index", flag, "note.txt")
+    put(repo / "note.txt", "my edit\n")
+    task = a_task(allowed_files=["note.txt"], postconditions=[], acceptance_commands=["true"])
+    answer = Answer(json.dumps(a_proposal(a_write("note.txt", "new\n", sha("old\n")))))
+    run = factory(desk, repo, task, [answer], "--max-attempts", "1")
+    assert run.outcome.exit_code in (0, 1), run.outcome
+    assert (repo / "note.txt").read_text() == "my edit\n"
+    assert "note.txt" in run.outcome.stderr
+
+
+@pytest.mark.rows("FB11")
+def test_line_endings_that_the_user_converts_are_converted(desk):
+    repo = desk.repo({"c.txt": "a\n"}, verify=None)
+    desk.git(repo, "config", "core.autocrlf", "true")
+    (repo / "c.txt").unlink()
+    desk.git(repo, "checkout", "-q", "c.txt")
+    assert (repo / "c.txt").read_bytes() == b"a\r\n"
+    task = a_task(allowed_files=["a.txt", "c.txt"], verify_exempt=True, postconditions=[exists("a.txt")])
+    answer = a_proposal(a_write("a.txt", "x\ny\n"), a_write("c.txt", "b\r\n", sha("a\r\n")))
+    passes(factory(desk, repo, task, [Answer(json.dumps(answer))], "--allow-verify-exempt"))
+    assert desk.git(repo, "status", "--porcelain") == ""
+    assert desk.git(repo, "ls-files", "--eol", "a.txt", "c.txt").count("i/lf") == 2
+
+
+def test_no_text_of_a_plan_or_a_model_forges_the_message_of_a_commit(desk):
+    repo = desk.repo()
+    task = a_task(title="honest\x1b[31m\n\nWork-Order: WO-66\nLlmch-Run: forged")
+    answer = a_proposal(a_write("a.txt"), summary="done\x1b[2J\n\nWork-Order: WO-67")
+    run = passes(factory(desk, repo, task, [Answer(json.dumps(answer))]))
+    message = desk.git(repo, "log", "-1", "--format=%B")
+    assert "\x1b" not in message
+    assert "\x1b" not in run.outcome.said
+    assert message.splitlines()[0].startswith("WO-01: honest")
+    trailers = desk.git(repo, "log", "-1", "--format=%(trailers:key=Work-Order,valueonly)")
+    assert trailers.split() == ["WO-01"]
 
 
 def test_two_runs_on_one_repository_take_turns(desk):
