@@ -779,7 +779,7 @@ def staged_tree(git: Git, tree: Path, touched_files: Iterable[str]) -> str:
     for some in _in_portions(folders):  # a directory took the file's place
         git("update-index", "--force-remove", "--", *some)
     git(
-        "update-index", "--add", "--remove", "-z", "--stdin",
+        "update-index", "--add", "--remove", "--replace", "-z", "--stdin",
         stdin=b"".join(path_bytes(path) + b"\0" for path in files),
     )  # fmt: skip
     return git("write-tree").text
