@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import resources
 
 import pydantic
@@ -25,9 +24,9 @@ from factory.scratch import ScratchTree
 from factory.tree_files import NotAFile, read_file
 from factory.verification import verification_of
 from shared.answers import json_object_in
-from shared.events import AttemptStarted, ModelAnswered, ModelAsked, StepDone
+from shared.events import ModelAnswered, ModelAsked, StepDone
 from shared.files import EMPTY_SHA256, JsonError, save_json, sha256_bytes, write_text
-from shared.llm import AnswerCut, AnswerRefused, LLMError, Reply, Request, started
+from shared.llm import AnswerCut, AnswerRefused, LLMError, Reply, Request
 from shared.template import render
 from shared.work_order import WorkOrder, problems_of
 
@@ -38,52 +37,39 @@ _VOLATILE = "[output of the command]"
 def se_node(attempt: Attempt, bench: Bench) -> Attempt:
     """Ask for a proposal. The attempt comes back with one, or with a failure.
 
-    The raw reply is on disk before it is read.
+    The prompt is on disk before it is sent and the raw reply before it is read. The model is never
+    asked when a precondition does not hold.
     """
-    if attempt.question is None and attempt.failure is None:
-        attempt = pose(attempt, bench)
-    if attempt.question is None:
-        return attempt
+    if unmet := list(unmet_preconditions(bench)):
+        excerpt = "PLANNER-CONTRACT BUG: " + "; ".join(unmet)
+        return replace(attempt, failure=brief(Stage.PREFLIGHT, excerpt))
+    context = read_context(bench.order, bench.tree)
+    request = build_request(bench, attempt.index, attempt.previous, context)
+    attempt = replace(attempt, shown={file.path: file.sha256 for file in context if file.whole})
+    folder = bench.attempt_dir(attempt.index)
+    write_text(folder / ARTIFACT_SE_PROMPT, request.prompt)
+    size = len(request.prompt.encode("utf-8", "backslashreplace"))
+    bench.emit(ModelAsked(request.role, request.subject, request.attempt, size))
     try:
-        reply = attempt.question()
+        reply = bench.llm(request)
     except (AnswerCut, AnswerRefused) as error:
         failure = brief(Stage.LLM_OUTPUT_INVALID, str(error))
         return replace(attempt, failure=failure, usage=error.usage)
     except LLMError as error:
         failure = brief(Stage.EXCEPTION, str(error))
         return replace(attempt, failure=failure, final=error.final, usage=error.usage)
-    folder = bench.attempt_dir(attempt.index)
     save_json(folder / ARTIFACT_RAW_RESPONSE, reply.as_json())
     bench.check()
-    tokens = None if reply.usage is None else reply.usage.as_json()
+    usage = reply.usage
+    tokens = None if usage is None else usage.as_json()
     bench.emit(ModelAnswered("se", bench.order.id, attempt.index, reply.seconds, tokens))
-    attempt = replace(attempt, usage=reply.usage)
+    attempt = replace(attempt, usage=usage)
     proposal = parse_proposal(reply)
     if isinstance(proposal, FailureBrief):
         return replace(attempt, failure=proposal)
     save_json(folder / ARTIFACT_PROPOSED_WRITES, proposal.model_dump())
     bench.emit(StepDone("proposal", ok=True, detail=proposal.summary))
     return replace(attempt, proposal=proposal)
-
-
-def pose(attempt: Attempt, bench: Bench, *, ahead: bool = False) -> Attempt:
-    """The attempt with its question, ready to be asked; `ahead` sends it at once, in a thread.
-
-    The prompt is on disk before it is sent. The model is never asked when a precondition does not
-    hold: the attempt has failed then.
-    """
-    bench.emit(AttemptStarted(bench.order.id, attempt.index, bench.limits.max_attempts))
-    if unmet := list(unmet_preconditions(bench)):
-        excerpt = "PLANNER-CONTRACT BUG: " + "; ".join(unmet)
-        return replace(attempt, failure=brief(Stage.PREFLIGHT, excerpt))
-    context = read_context(bench.order, bench.tree)
-    request = build_request(bench, attempt.index, attempt.previous, context)
-    write_text(bench.attempt_dir(attempt.index) / ARTIFACT_SE_PROMPT, request.prompt)
-    size = len(request.prompt.encode("utf-8", "backslashreplace"))
-    bench.emit(ModelAsked(request.role, request.subject, request.attempt, size))
-    question = partial(bench.llm, request)
-    shown = {file.path: file.sha256 for file in context if file.whole}
-    return replace(attempt, shown=shown, question=started(question) if ahead else question)
 
 
 def unmet_preconditions(bench: Bench) -> Iterator[str]:

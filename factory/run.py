@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from factory.bench import Attempt, Bench, Limits, WallLimitReached
+from factory.bench import Bench, Limits, WallLimitReached
 from factory.defaults import (
     ADHOC_BRANCH_PART,
     GIT_BRANCH_PREFIX,
@@ -25,7 +25,6 @@ from factory.defaults import (
 )
 from factory.git import GitError
 from factory.ledger import Recovery
-from factory.nodes_se import pose
 from factory.records import OrderFile, Result, Run, begin, complete_dead_run, finish
 from factory.scratch import scratch_tree
 from factory.settings import RunSettings
@@ -268,6 +267,8 @@ def _start(
 
 def _carry_out(job: _Job) -> Result:
     """Walk the attempts in a scratch tree; on a pass commit, bring the checkout along, and push."""
+    from factory.graph import build_graph, walk
+
     run, settings = job.run, job.run.settings
     with scratch_tree(job.repository, job.plan.baseline, settings.scratch, settings.share, at=job.at) as tree:
         for note in tree.notes:
@@ -284,11 +285,7 @@ def _carry_out(job: _Job) -> Result:
             interrupt=job.interrupt,
         )
         bench = replace(bench, fallback_python=_fallback_python(bench))
-        first = pose(Attempt(index=1), bench, ahead=True)
-        # langgraph takes as long to load as everything before this: now the model is at work meanwhile.
-        from factory.graph import build_graph, walk
-
-        walked = walk(build_graph(), bench, first)
+        walked = walk(build_graph(), bench)
         if walked.last.failure is not None:
             return _failed(walked)
         job.interrupt.check()
