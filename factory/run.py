@@ -23,12 +23,13 @@ from factory.defaults import (
     VERIFY_SCRIPT,
     Exit,
 )
-from factory.git import GitError
+from factory.git import GitError, shown
 from factory.ledger import Recovery
 from factory.records import OrderFile, Result, Run, begin, complete_dead_run, finish
 from factory.scratch import scratch_tree
 from factory.settings import RunSettings
 from factory.workspace import BranchPlan, Origin, Published, Refused, Repository, Step
+from shared.console import printable
 from shared.events import (
     Bus,
     Committed,
@@ -311,7 +312,9 @@ def _publish(job: _Job, walked: Walked, index: Path) -> Published:
     order = job.run.order
     writes = [(write.path, write.data) for write in walked.last.proposal.writes]
     trailers = f"Work-Order: {order.id}\nLlmch-Run: {job.run.run_id}\n"
-    message = f"{order.id}: {order.title}\n\n{walked.last.proposal.summary}\n\n{trailers}"
+    # One line for the title, and nothing raw: a plan or a model must not write trailers or escapes.
+    title = shown(" ".join(order.title.split()))
+    message = f"{order.id}: {title}\n\n{printable(walked.last.proposal.summary)}\n\n{trailers}"
     origin = Origin(job.run.run_id, str(job.run.directory), order.id, job.run.source.sha256)
     return job.repository.publish(job.plan, writes, message, origin, at=job.at, index=index)
 
