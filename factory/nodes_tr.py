@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from factory.bench import Attempt, Bench
 from factory.defaults import ARTIFACT_WRITE_RESULT, MAX_JSON_PAYLOAD_BYTES
@@ -13,6 +15,8 @@ from factory.tree_files import LinkInTheWay, read_file, write_files
 from shared.events import StepDone
 from shared.files import EMPTY_SHA256, save_json, sha256_bytes
 from shared.work_order import WorkOrder, normalize_path
+
+_FAULTS_TOLD = 20
 
 
 def tr_node(attempt: Attempt, bench: Bench) -> Attempt:
@@ -42,7 +46,8 @@ def tr_node(attempt: Attempt, bench: Bench) -> Attempt:
 def objections(attempt: Attempt, bench: Bench) -> Iterator[FailureBrief]:
     """What speaks against writing the proposal, most serious first. Looks, never touches."""
     assert attempt.proposal is not None
-    faults = list(scope_faults(attempt.proposal, bench.order))
+    # An answer may hold a hundred thousand writes, and a brief holds a few lines of them.
+    faults = list(islice(scope_faults(attempt.proposal, bench.order), _FAULTS_TOLD))
     if faults:
         yield brief(Stage.WRITE_SCOPE_VIOLATION, "\n".join(faults))
         return
@@ -71,18 +76,22 @@ def objections(attempt: Attempt, bench: Bench) -> Iterator[FailureBrief]:
 def scope_faults(proposal: WriteProposal, order: WorkOrder) -> Iterator[str]:
     """Paths that the order does not let the proposal write, a sentence each."""
     allowed = set(order.allowed_files)
+    listed = ", ".join(sorted(allowed))
     forbidden = {normalize_path(entry) for entry in order.forbidden}
     spellings: dict[str, str] = {}
-    paths = [write.path for write in proposal.writes]
-    for path in paths:
+    times = Counter(write.path for write in proposal.writes)
+    folders = {path[:end] for path in allowed & times.keys() for end, char in enumerate(path) if char == "/"}
+    for path in times:
         if path not in allowed:
-            yield f"{path}: not in allowed_files ({', '.join(sorted(allowed))})"
+            yield f"{path}: not in allowed_files ({listed})"
         elif path in forbidden:
             yield f"{path}: the order forbids it"
+        if path in folders:
+            yield f"{path}: cannot be a file, another write needs it as a directory"
+        if times[path] > 1:
+            yield f"{path}: written more than once"
         # Two names that a file system may take for one would overwrite each other there.
         folded = unicodedata.normalize("NFC", path).casefold()
         earlier = spellings.setdefault(folded, path)
-        if earlier == path and paths.count(path) > 1:
-            yield f"{path}: written more than once"
-        elif earlier != path:
+        if earlier != path:
             yield f"{path}: differs from {earlier} only in case or Unicode form"
