@@ -22,6 +22,7 @@ from factory.sequence import read_plan
 from factory.settings import RunSettings
 from llmch.demo import find_example, set_stage
 from planner.compiler import Settings, compile_plan, read_inputs
+from planner.console import narrator as plan_narrator
 from shared.console import Console, Level
 from shared.events import Bus
 from shared.llm import Recorded, Reply, Request, TranscriptError
@@ -74,7 +75,7 @@ def main() -> int:
         artifacts, orders = stage.directory / "artifacts", stage.directory / "orders"
         plan = compile_plan(
             inputs=inputs, llm=recorded, artifacts_root=artifacts, settings=Settings(), outdir=orders,
-            emit=Bus(narrator(console)),
+            emit=Bus(plan_narrator(console)),
         )  # fmt: skip
         if not plan.success:
             console.error(plan.problem or "there is no plan")

@@ -165,7 +165,7 @@ def build_request(
         "ACCEPTANCE_COMMANDS": _bullets(order.acceptance_commands),
         "FORBIDDEN": _bullets(order.forbidden),
         "NOTES": order.notes or "(none)",
-        "CONTEXT": "\n".join(map(_shown, context)),
+        "CONTEXT": "\n".join(_shown(file, file.path in order.allowed_files) for file in context),
         "EMPTY_SHA256": EMPTY_SHA256,
         "MAX_FILE_KB": str(MAX_FILE_BYTES // 1024),
         "MAX_TOTAL_KB": str(MAX_PROPOSAL_BYTES // 1024),
@@ -182,8 +182,9 @@ def _bullets(lines: list[str]) -> str:
     return "\n".join(f"- {line}" for line in lines) or "(none)"
 
 
-def _shown(file: ContextFile) -> str:
-    head = f"### {file.path}\nsha256: {file.sha256 or '(none)'}"
+def _shown(file: ContextFile, writable: bool) -> str:
+    use = "may be written" if writable else "for reading only"
+    head = f"### {file.path}\nsha256: {file.sha256 or '(none)'}\n({use})"
     if file.note:
         head += f"\n({file.note})"
     if not file.text:

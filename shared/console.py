@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TextIO
@@ -42,13 +43,13 @@ _DECEIVING = frozenset((0x061C, 0x200E, 0x200F, 0x2028, 0x2029, 0xFEFF)) | froze
 )
 
 
-def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
+def wants_colour(stream: TextIO | None, environment: Mapping[str, str]) -> bool:
     """`NO_COLOR` forbids, `FORCE_COLOR` demands, else a terminal that is not `dumb` gets colour."""
     if environment.get("NO_COLOR"):
         return False
     if environment.get("FORCE_COLOR"):
         return True
-    return stream.isatty() and environment.get("TERM") != "dumb"
+    return stream is not None and stream.isatty() and environment.get("TERM") != "dumb"
 
 
 @dataclass
@@ -58,8 +59,8 @@ class Console:
     level: Level = Level.NORMAL
     colour: bool | None = None
     """None: decided from the stream and the environment."""
-    story: TextIO = field(default_factory=lambda: sys.stderr)
-    answer: TextIO = field(default_factory=lambda: sys.stdout)
+    story: TextIO | None = field(default_factory=lambda: sys.stderr)
+    answer: TextIO | None = field(default_factory=lambda: sys.stdout)
 
     def __post_init__(self) -> None:
         if self.colour is None:
@@ -153,15 +154,26 @@ class Console:
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if self.colour else text
 
     @staticmethod
-    def _write(stream: TextIO, text: str) -> None:
-        try:
-            stream.write(text)
-        except UnicodeEncodeError:  # LC_ALL=C: any text must be sayable in any locale
-            encoding = stream.encoding or "ascii"
-            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        except BrokenPipeError:  # the reader went away (`| head`); the run goes on
+    def _write(stream: TextIO | None, text: str) -> None:
+        if stream is None:  # started without one (`>&-`)
             return
         try:
+            try:
+                stream.write(text)
+            except UnicodeEncodeError:  # LC_ALL=C: any text must be sayable in any locale
+                encoding = stream.encoding or "ascii"
+                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             stream.flush()
-        except BrokenPipeError:
-            return
+        except OSError:
+            _lose(stream)
+
+
+def _lose(stream: TextIO) -> None:
+    """Nobody reads this stream any more (`| head`, a full disk): what a run does must not depend on it.
+
+    It leads nowhere from now on, or the interpreter would stumble over it once more at its exit.
+    """
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

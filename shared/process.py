@@ -349,7 +349,8 @@ def in_child(work: Callable[[], int], interrupt: Interrupt) -> int:
     is waited for: `interrupt` is not raised here. A child that a signal ended gives 128 + the signal.
     """
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with suppress(OSError, ValueError, AttributeError):  # it may be gone, or never have been there
+            stream.flush()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -362,7 +363,7 @@ def in_child(work: Callable[[], int], interrupt: Interrupt) -> int:
             code = work()
         finally:
             for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError):
+                with suppress(OSError, ValueError, AttributeError):
                     stream.flush()
             os._exit(code)
     passed_on = False

@@ -1,6 +1,8 @@
 """shared/console: what reaches the terminal."""
 
 import io
+import subprocess
+import sys
 
 import pytest
 
@@ -86,3 +88,13 @@ def test_running_text_ends_before_the_next_line_begins():
     console.fragment("king")
     console.info("next")
     assert story.getvalue() == "thinking\nnext\n"
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">/dev/full", "2>/dev/full", "| true"])
+def test_a_stream_that_is_gone_changes_no_exit_code(redirection):
+    script = (
+        "from shared.console import Console; c = Console(); c.info('a'); c.verdict('b', ok=True); c.info('c')"
+    )
+    command = f'set -o pipefail; "{sys.executable}" -c "{script}" {redirection}'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
