@@ -20,7 +20,7 @@ from typing import Protocol
 
 from factory.git import CHECKOUT_SECONDS, Git, GitError, Refused, path_text, shown
 from factory.ledger import At, Step, nowhere
-from factory.tree_files import TreeFiles, TreeNames, make_writable, remove_tree
+from factory.tree_files import TreeFiles, TreeNames, remove_tree
 from factory.workspace import SCRATCH_PREFIX, Repository, drift, roll_back, staged_tree
 
 COPIED_PATHS = (".env", ".venv", "venv", "node_modules")
@@ -203,8 +203,7 @@ class PrivateTree:
     def reset(self) -> None:
         """Bring every byte back to the baseline; a tree that git cannot clean is made anew."""
         try:
-            self._make_folders_writable()
-            roll_back(self._git, self.path, self.baseline)
+            roll_back(self._git, self.path, self.baseline, folder_mode=self._folder_mode)
             self._furnish()
         except (GitError, OSError):
             self._fill()
@@ -227,6 +226,7 @@ class PrivateTree:
     def _fill(self) -> None:
         _clear(self.path)
         self.path.mkdir(parents=True)
+        self._folder_mode = stat.S_IMODE(self.path.stat().st_mode)
         self.index.unlink(missing_ok=True)
         self._git("read-tree", "--reset", "-u", self.baseline, timeout=CHECKOUT_SECONDS)
         self._furnish()
@@ -253,19 +253,6 @@ class PrivateTree:
             left -= size
             _Copier(self._repository.top, self.path).copy(source, target)
         self.notes = tuple(notes)
-
-    def _make_folders_writable(self) -> None:
-        listing = self._git("ls-files", "-z").stdout.split(b"\0")
-        folders = {os.path.dirname(path) for path in listing}
-        above = {
-            b"/".join(folder.split(b"/")[:depth])
-            for folder in folders
-            for depth in range(1, folder.count(b"/") + 1)
-        }
-        for folder in sorted(folders | above):
-            place = self.path / path_text(folder)
-            if place.is_dir() and not place.is_symlink():
-                make_writable(str(place))
 
     def _copies_wanted(self, wanted: Sequence[str]) -> list[str]:
         """Those of `wanted` that the user has and git ignores."""
@@ -323,12 +310,13 @@ class PrivateTree:
         extensions = {}
         if len(self.baseline) == 64:
             extensions["objectformat"] = "sha256"
-        promisor = self._repository.settings.get("extensions.partialclone")
-        if borrow_only and promisor:
-            # Objects that a partial clone does not have yet are fetched where they are first needed.
-            extensions["partialclone"] = promisor
-            keys = tuple(f"remote.{promisor}.{key}" for key in ("url", "promisor", "partialclonefilter"))
-            lines += [_setting(key, value) for key, value in settings if key in keys]
+        if borrow_only:
+            # Objects that a partial clone does not have yet are fetched when they are first needed.
+            lent = re.compile(r"remote\..+\.(promisor|partialclonefilter)", re.DOTALL)
+            lenders = {key.rpartition(".")[0] for key, _ in settings if lent.fullmatch(key)}
+            lines += [_setting(key, value) for key, value in settings if key.rpartition(".")[0] in lenders]
+            if promisor := self._repository.settings.get("extensions.partialclone"):
+                extensions["partialclone"] = promisor
         lines += [_setting(f"extensions.{key}", value) for key, value in extensions.items()]
         lines.append(_setting("core.repositoryformatversion", "1" if extensions else "0"))
         lines += [

@@ -222,7 +222,7 @@ def remove_tree(root: str | Path) -> None:
     os.rmdir(root)
 
 
-def make_writable(folder: str) -> None:
+def make_writable(folder: str | bytes) -> None:
     """Give the owner of a directory all rights to it."""
     mode = stat.S_IMODE(os.lstat(folder).st_mode)
     if mode & stat.S_IRWXU != stat.S_IRWXU:

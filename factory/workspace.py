@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -720,26 +721,46 @@ def rollback(tree: str | Path, baseline: str) -> None:
     roll_back(git, Path(tree), baseline)
 
 
-def roll_back(git: Git, tree: Path, baseline: str) -> None:
-    """`rollback` with a git of the caller's, which may have its git directory elsewhere."""
-    commands = (("reset", "--hard", "-q", baseline), ("clean", "-ffdxq"))
-    try:
-        for command in commands:
-            git(*command, timeout=CHECKOUT_SECONDS)
-    except GitError:
-        make_directories_writable(tree)
-        for command in commands:
-            git(*command, timeout=CHECKOUT_SECONDS)
+def roll_back(git: Git, tree: Path, baseline: str, *, folder_mode: int | None = None) -> None:
+    """`rollback` with a git of the caller's, which may have its git directory elsewhere.
+
+    `folder_mode` is given to every directory that is there; without it the owner gets all rights.
+    """
+    listed_files = git("ls-tree", "-r", "-z", "--name-only", "--full-tree", baseline).stdout
+    sweep(tree, {path for path in listed_files.split(b"\0") if path}, folder_mode)
+    git("reset", "--hard", "-q", baseline, timeout=CHECKOUT_SECONDS)
 
 
-def make_directories_writable(tree: Path) -> None:
-    """Give the owner all rights to every directory of a tree."""
-    make_writable(str(tree))
-    for place, folders, _ in os.walk(tree):
-        for name in folders:
-            path = os.path.join(place, name)
-            if not os.path.islink(path):
-                make_writable(path)
+def sweep(tree: Path, kept: set[bytes], folder_mode: int | None = None) -> None:
+    """Remove everything in a tree but `.git` and the files called `kept`. Raises `OSError`.
+
+    Not left to `git clean`: that passes over FIFOs and sockets, and stops at a closed directory.
+    """
+    folders = {os.path.dirname(path) for path in kept}
+    while above := {os.path.dirname(folder) for folder in folders} - folders:
+        folders |= above
+    waiting = [b""]
+    root = os.fsencode(tree)
+    while waiting:
+        below = waiting.pop()
+        place = os.path.join(root, below)
+        if folder_mode is None:
+            make_writable(place)
+        elif stat.S_IMODE(os.lstat(place).st_mode) != folder_mode:
+            os.chmod(place, folder_mode)
+        with os.scandir(place) as found:
+            entries = list(found)
+        for entry in entries:
+            path = os.path.join(below, entry.name)
+            if path == b".git":
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if path in folders:
+                    waiting.append(path)
+                else:
+                    remove_tree(os.fsdecode(entry.path))
+            elif path not in kept or not (entry.is_symlink() or entry.is_file()):
+                os.unlink(entry.path)
 
 
 def detect_repo_drift(tree: str | Path, touched_files: Iterable[str]) -> list[str]:

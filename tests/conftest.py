@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from factory.tree_files import remove_tree
 from shared.files import EMPTY_SHA256, sha256_bytes
 
 
@@ -57,6 +60,39 @@ def make_repo(path: Path, *init: str) -> Path:
     run_git(path, "add", "README.md")
     run_git(path, "commit", "-q", "-m", "begin")
     return path
+
+
+@pytest.fixture
+def common_ground() -> Iterator[Path]:
+    """A directory whose parents let every user in, as pytest's own do not; removed whatever is in it."""
+    place = Path(
+        os.path.realpath(tempfile.mkdtemp(prefix="llmch-test-", dir=os.environ.get("TMPDIR", "/tmp")))
+    )
+    place.chmod(0o755)
+    yield place
+    remove_tree(place)
+
+
+def as_nobody(place: Path, work: Callable[[], None]) -> int:
+    """Run `work` in a process that permissions bind, with `place` its own; its exit status."""
+    pid = os.fork()
+    if pid == 0:
+        code = 70
+        try:
+            if os.getuid() == 0:
+                for path in (*place.rglob("*"), place):
+                    os.chown(path, 65534, 65534, follow_symlinks=False)
+                os.setgid(65534)
+                os.setuid(65534)
+            os.environ["HOME"] = os.environ["XDG_CONFIG_HOME"] = str(place)
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+            raise
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import make_repo, run_git
+from conftest import as_nobody, make_repo, run_git
 
 from factory import workspace as ws
 from factory.git import Git, GitError
@@ -70,27 +70,6 @@ def everything(root: Path) -> dict[str, tuple]:
     return seen
 
 
-def as_nobody(place: Path, work) -> int:
-    """Run `work` as a user whom permissions bind; its exit status."""
-    pid = os.fork()
-    if pid == 0:
-        code = 70
-        try:
-            if os.getuid() == 0:
-                for path in (*place.rglob("*"), place):
-                    os.chown(path, 65534, 65534, follow_symlinks=False)
-                for above in place.parents:
-                    if above != Path("/") and above.stat().st_mode & 0o777 == 0o700:
-                        above.chmod(0o711)
-                os.setgid(65534)
-                os.setuid(65534)
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 # --- what is refused before anything happens -----------------------------------------------
 
 
@@ -128,7 +107,7 @@ NOT_READY = {
     "deleted": (lambda repo: (repo / "README.md").unlink(), "uncommitted changes in README.md"),
     "renamed": (lambda repo: run_git(repo, "mv", "README.md", "R"), "uncommitted changes in (R|README.md)"),
     "made executable": (lambda repo: (repo / "README.md").chmod(0o755), "uncommitted changes in README.md"),
-    "detached": (lambda repo: run_git(repo, "checkout", "-q", "--detach"), "detached at [0-9a-f]{12}: `git sw"),
+    "detached": (lambda repo: run_git(repo, "checkout", "-q", "--detach"), "detached at [0-9a-f]{12}: `gi"),
     "unborn": (unborn, "has no commit yet: make a first one"),
     "merging": (merging, "a merge is in progress: `git merge --continue` or `--abort` it first"),
     "rebasing": (rebasing, "a rebase is in progress"),
@@ -210,7 +189,8 @@ def test_a_repository_of_somebody_else_is_refused_in_gits_own_words(repo):
         repository.look()
 
 
-def test_objects_that_cannot_be_written_are_refused_before_a_run(repo):
+def test_objects_that_cannot_be_written_are_refused_before_a_run(common_ground):
+    repo = make_repo(common_ground / "project")
     (repo / ".git/objects").chmod(0o555)
 
     def look():
@@ -220,7 +200,8 @@ def test_objects_that_cannot_be_written_are_refused_before_a_run(repo):
     assert as_nobody(repo, look) == 0
 
 
-def test_a_git_directory_that_cannot_be_written_is_refused_by_the_lock(repo):
+def test_a_git_directory_that_cannot_be_written_is_refused_by_the_lock(common_ground):
+    repo = make_repo(common_ground / "project")
     (repo / ".git").chmod(0o555)
 
     def lock():
@@ -1101,7 +1082,8 @@ def test_a_rollback_leaves_nothing_but_the_baseline(repo):
     assert run_git(repo, "rev-parse", "HEAD") == baseline
 
 
-def test_a_rollback_gets_into_directories_that_were_closed_to_it(repo):
+def test_a_rollback_gets_into_directories_that_were_closed_to_it(common_ground):
+    repo = make_repo(common_ground / "project")
     write(repo / "src/kept.txt", "1\n")
     baseline = commit_all(repo)
 
