@@ -13,6 +13,7 @@ import pytest
 from loopback import Answer, LoopbackEndpoint, Stall
 
 from blackbox.harness import (
+    AS_USER,
     GOOD,
     Desk,
     Running,
@@ -174,6 +175,85 @@ def test_a_repository_that_changes_under_a_run_is_not_overrun(desk):
         assert desk.git(repo, "show", f"{run.summary['branch']}:a.txt") == "content"
         assert "warning" in run.outcome.stderr
         assert "a.txt" in run.outcome.stderr
+
+
+def moved(desk: Desk, repo: Path) -> str:
+    tree = desk.git(repo, "rev-parse", "HEAD^{tree}")
+    theirs = desk.git(repo, *AS_USER, "commit-tree", tree, "-p", "HEAD", "-m", "theirs")
+    desk.git(repo, "update-ref", "refs/heads/work", theirs)
+    return theirs
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["made", "moved"])
+def test_a_branch_that_somebody_else_moves_under_a_run_is_left_to_them(desk, existing):
+    repo = desk.repo()
+    if existing:
+        desk.git(repo, "branch", "work")
+    theirs = []
+
+    def meddle(_record):
+        theirs.append(moved(desk, repo))
+        return Answer(GOOD)
+
+    run = factory(desk, repo, a_task(), meddle, "--branch", "work")
+    assert run.outcome.exit_code == 1, run.outcome
+    assert desk.git(repo, "rev-parse", "work") == theirs[0]
+    assert desk.git(repo, "symbolic-ref", "--short", "HEAD") == "main"
+    assert desk.git(repo, "status", "--porcelain") == ""
+    assert run.summary["verdict"] == "FAIL"
+    assert "work" in run.outcome.said
+
+
+@pytest.mark.parametrize("deed", ["switches", "commits", "stages"])
+def test_what_the_user_does_meanwhile_stays_done(desk, deed):
+    repo = desk.repo()
+
+    def meddle(_record):
+        if deed == "switches":
+            desk.git(repo, "checkout", "-q", "-b", "other")
+        else:
+            (repo / "mine.txt").write_text("mine\n")
+            desk.git(repo, "add", "mine.txt")
+            if deed == "commits":
+                desk.commit_all(repo, "mine")
+        return Answer(GOOD)
+
+    run = factory(desk, repo, a_task(), meddle)
+    assert run.outcome.exit_code in (0, 1), run.outcome
+    if deed == "switches":
+        assert desk.git(repo, "symbolic-ref", "--short", "HEAD") == "other"
+        assert desk.git(repo, "status", "--porcelain") == ""
+    elif deed == "commits":
+        assert desk.git(repo, "log", "-1", "--format=%s", "main") == "mine"
+        assert (repo / "mine.txt").read_text() == "mine\n"
+        assert desk.git(repo, "status", "--porcelain") == ""
+    else:
+        assert desk.git(repo, "status", "--porcelain") == "A  mine.txt"
+    if run.outcome.exit_code == 0:
+        assert desk.git(repo, "show", f"{run.summary['branch']}:a.txt") == "content"
+        assert desk.git(repo, "diff", "--name-only", "HEAD", run.summary["branch"], "--", "a.txt") == (
+            "" if desk.git(repo, "symbolic-ref", "--short", "HEAD") == run.summary["branch"] else "a.txt"
+        )
+
+
+@pytest.mark.rows("FE04", "FE01")
+def test_a_clean_up_that_fails_is_recorded(desk):
+    repo = desk.repo()
+
+    def sabotage(_record):
+        (place,) = (path for path in (desk.root / "tmp").iterdir() if path.is_dir())
+        shutil.rmtree(place)
+        place.write_text("a file where a directory was\n")
+        return Answer(GOOD)
+
+    with untouched(repo):
+        run = factory(desk, repo, a_task(), sabotage)
+    assert run.outcome.exit_code == 2, run.outcome
+    assert run.summary["verdict"] == "ERROR"
+    assert run.summary["rollback_failed"] is True
+    for path in (desk.root / "tmp").iterdir():
+        path.unlink()
+    passes(factory(desk, repo, a_task(), [Answer(GOOD)]))
 
 
 def test_edits_elsewhere_under_a_run_survive_it(desk):
