@@ -2,10 +2,11 @@
 
     python examples/record.py NAME [--answers DIR]
 
-An answer is looked up by what is asked: `DIR/plan-1.txt` for the first plan, `DIR/WO-03-2.txt` for the second attempt
-at WO-03; where there is no such file the transcript that exists is asked for the same subject and attempt. So a
-changed prompt needs no new answers, only a new run. When an answer is missing the prompt is written to
-`DIR/SUBJECT-ATTEMPT.prompt.txt`, and the run ends there. The transcript is replaced only when every order has passed.
+An answer is looked up by what is asked: `DIR/plan-1.txt` for the first plan, `DIR/WO-03-2.txt` for the
+second attempt at WO-03; where there is no such file, the transcript that exists is asked for the same
+subject and attempt. So a changed prompt needs no new answers, only a new run. When an answer is missing,
+the prompt is written to `DIR/SUBJECT-ATTEMPT.prompt.txt`, and the run ends there. The transcript is
+replaced only when every order has passed.
 """
 
 import argparse

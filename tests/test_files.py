@@ -73,7 +73,7 @@ def test_hashes_agree_with_hashlib(tmp_path):
         == sha256_bytes(b"x" * 100_000)
         == hashlib.sha256(b"x" * 100_000).hexdigest()
     )
-    assert EMPTY_SHA256.startswith("e3b0c442") and EMPTY_SHA256.endswith("b855")
+    assert hashlib.sha256().hexdigest() == EMPTY_SHA256
 
 
 def test_a_json_hash_does_not_see_key_order():
@@ -136,5 +136,5 @@ def test_reading_is_bounded_and_refuses_what_is_no_file(tmp_path):
         read_json(tmp_path / "big.json", max_bytes=50)
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, "/dev/zero"):
-        with pytest.raises(OSError, match="egular file|directory"):
+        with pytest.raises(OSError, match=r"regular file|directory"):
             read_regular(path, max_bytes=10)

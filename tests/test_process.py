@@ -21,6 +21,19 @@ from shared.process import (
     signals_as_flag,
 )
 
+# A grandchild in a session of its own, which outlives its parent by itself.
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+time.sleep(0.3)
+"""
+
 
 @pytest.fixture
 def run(tmp_path):
@@ -88,8 +101,7 @@ def test_a_child_that_holds_the_pipe_is_not_waited_for(run):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a child subreaper is a Linux thing")
 def test_a_daemon_in_a_session_of_its_own_is_ended_too(run):
-    script = "import os,time\nif os.fork()==0:\n os.setsid()\n if os.fork()==0:\n  print(os.getpid(),flush=True)\n  time.sleep(1000)\n os._exit(0)\nos.wait();time.sleep(.3)"
-    completed, out, _ = run(sys.executable, "-c", script)
+    completed, out, _ = run(sys.executable, "-c", DAEMON)
     assert completed.exit_code == 0
     assert not alive(int(out))
 
@@ -134,12 +146,9 @@ def test_signals_only_set_a_flag_and_the_earlier_handler_comes_back():
 
 
 def test_no_key_and_no_token_reaches_a_child():
-    source = {
-        "PATH": "/bin", "LC_ALL": "C", "OPENAI_API_KEY": "k", "GITHUB_TOKEN": "t", "GIT_DIR": "d", "AWS_X": "x", "MINE": "m",
-    }  # fmt: skip
-    assert allowed_environment(source, extra=["MINE"], TMPDIR="/t") == {
-        "PATH": "/bin", "LC_ALL": "C", "MINE": "m", "TMPDIR": "/t",
-    }  # fmt: skip
+    kept = {"PATH": "/bin", "LC_ALL": "C", "MINE": "m"}
+    source = {**kept, "OPENAI_API_KEY": "k", "GITHUB_TOKEN": "t", "GIT_DIR": "d", "AWS_X": "x"}
+    assert allowed_environment(source, extra=["MINE"], TMPDIR="/t") == {**kept, "TMPDIR": "/t"}
 
 
 def test_our_own_questions_are_answered_whole(tmp_path):
