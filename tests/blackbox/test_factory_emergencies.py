@@ -18,6 +18,7 @@ from blackbox.harness import (
     Desk,
     Running,
     a_task,
+    differences,
     factory,
     leftovers,
     newest_dir,
@@ -246,14 +247,18 @@ def test_a_clean_up_that_fails_is_recorded(desk):
         place.write_text("a file where a directory was\n")
         return Answer(GOOD)
 
-    with untouched(repo):
-        run = factory(desk, repo, a_task(), sabotage)
+    before = snapshot(repo)
+    run = factory(desk, repo, a_task(), sabotage)
+    # What is left to be cleared stays noted until the next run clears it.
+    notes = ".git/llmch"
+    assert [line for line in differences(before, snapshot(repo)) if not line.startswith(notes)] == []
     assert run.outcome.exit_code == 2, run.outcome
     assert run.summary["verdict"] == "ERROR"
     assert run.summary["rollback_failed"] is True
     for path in (desk.root / "tmp").iterdir():
         path.unlink()
     passes(factory(desk, repo, a_task(), [Answer(GOOD)]))
+    assert [name for name in snapshot(repo) if name.startswith(notes)] == []
 
 
 def test_edits_elsewhere_under_a_run_survive_it(desk):
