@@ -28,7 +28,8 @@ def test_a_busy_endpoint_is_asked_three_times_with_growing_pauses(desk, codes):
     steps = [Status(code, RATE_LIMIT if code == 429 else None) for code in codes]
     compiled = accepted(compile_spec(desk, [*steps, Answer(GOOD)]), 3)
     at = [record.at for record in compiled.requests]
-    assert at[2] - at[1] >= 1.5 * (at[1] - at[0])
+    # The pauses double; the rest is room for a machine that is busy with other things.
+    assert at[2] - at[1] >= 1.3 * (at[1] - at[0])
     assert not (compiled.compile_dir / "prompt_attempt_2.txt").exists()
     assert str(codes[0]) in compiled.outcome.stderr, "a wait is said aloud"
 
