@@ -329,8 +329,15 @@ class PrivateTree:
             lines.append(_setting("lfs.storage", place))
         # git-lfs finds the user's objects through the alternates; it is not to fetch what is not there.
         lines.append(_setting("lfs.skipdownloaderrors", "true"))
-        lines += [_setting("core.bare", "false"), _setting("core.logallrefupdates", "true")]
-        return "".join(lines)
+        ours = {
+            "core.bare": "false",
+            "core.logallrefupdates": "true",
+            # A change counts whatever its size and time: these can be set, and a run fits into a second.
+            "core.checkstat": "default",
+            "core.trustctime": "true",
+            "core.ignorestat": "false",
+        }
+        return "".join([*lines, *(_setting(key, value) for key, value in ours.items())])
 
 
 def _setting(key: str, value: str) -> str:

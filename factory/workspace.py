@@ -362,13 +362,14 @@ class Repository:
             GIT_DIR=self.git_dir, GIT_WORK_TREE=staging, GIT_INDEX_FILE=private
         )
         if index is None:
-            git("-c", "core.sparseCheckout=false", "read-tree", plan.baseline)
+            git("read-tree", plan.baseline)
         else:
             private.write_bytes(index.read_bytes())
         staged = git(
             "-c", "core.fileMode=false",  # the entry's mode counts, not that of the file that stands in
             "-c", "core.symlinks=true",  # or a file in the place of a link would stay a link
-            "-c", "core.sparseCheckout=false",  # or git would pass over what is not checked out
+            "-c", "core.checkStat=default",  # or equal size and second would pass for equal content
+            "-c", "core.trustctime=true",
             "-c", "core.safecrlf=false",  # it guards what a person typed; these bytes are on record
             "update-index", "--add", "-z", "--stdin",
             stdin=b"".join(path_bytes(path) + b"\0" for path in paths),

@@ -275,7 +275,8 @@ def test_a_kill_in_the_middle_of_the_checkout_loses_nothing(name, survivor, proj
     stand_on(project, case)
     trap, victim, once = tmp_path / "trap", tmp_path / "victim.pid", tmp_path / "once"
     # The filter is called when git has unlinked and written some of the files, and not yet others.
-    git_too = "sleep 1" if survivor else "kill -9 $PPID"
+    ended = tmp_path / "ended"
+    git_too = f"sleep 1; touch {ended}" if survivor else "kill -9 $PPID"
     trap.write_text(
         f"#!/bin/sh\nif [ -e {once} ]; then cat; exit; fi\ncat >{once}.held\n"
         f"if [ -e {victim} ]; then mv {once}.held {once}; kill -9 $(cat {victim}); {git_too}; cat {once}\n"
@@ -301,6 +302,7 @@ def test_a_kill_in_the_middle_of_the_checkout_loses_nothing(name, survivor, proj
     recovery = recover(project)
     assert recovery is not None
     assert not recovery.finished
+    assert ended.exists() == survivor, "a git of the dead run has its turn to the end"
     assert check_whole(project, before, after) == "untouched"
     assert leftovers(project, tmpdir) == []
     publish(project, case, lambda _step: None)

@@ -369,6 +369,26 @@ def test_drift_and_tree_hash_are_about_the_baseline_whatever_commands_committed(
         assert wanted == run_git(repo, "rev-parse", "proof^{tree}")
 
 
+def test_a_change_of_the_same_size_and_time_is_a_change_whatever_the_user_trusts(repo):
+    run_git(repo, "config", "core.checkStat", "minimal")
+    run_git(repo, "config", "core.trustctime", "false")
+    run_git(repo, "config", "core.ignoreStat", "true")
+    repository = Repository.open(repo)
+    repository.look()
+    plan = repository.plan_branch("work", "unused")
+    with scratch_tree(repository, plan.baseline) as tree:
+        readme = tree.path / "README.md"
+        seen = readme.stat()
+        readme.write_bytes(readme.read_bytes().upper())
+        os.utime(readme, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+        assert tree.drift([]) == ["README.md"]
+        built = repository.build_commit(plan, [("README.md", readme.read_bytes())], "m", index=tree.index)
+        assert built.tree == tree.tree_hash(["README.md"])
+        assert built.commit is not None
+        tree.reset()
+        assert tree.drift([]) == []
+
+
 MESS = {
     "files": lambda root: [write(root / name) for name in ("new.txt", "a/b/c.txt", "x.log", *ODD_NAMES)],
     "changes": lambda root: [write(root / name, "2\n") for name in ("README.md", "run.sh", "src/a.py")],

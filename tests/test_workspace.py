@@ -802,6 +802,23 @@ def test_a_file_that_was_only_touched_does_not_count_as_changed(repo):
     assert (repo / "README.md").read_bytes() == b"2\n"
 
 
+def test_a_change_as_young_as_the_index_is_seen(repo):
+    """Git looks into a file only if its times do not prove it older than the index."""
+    run_git(repo, "config", "core.trustctime", "false")
+    os.utime(repo / "README.md", (1_700_000_000, 1_700_000_000))
+    run_git(repo, "update-index", "--refresh")
+    repository, plan = planned(repo)
+    seen = (repo / "README.md").stat()
+    with open(repo / "README.md", "r+b") as file:
+        file.write(b"# mine too!")
+    for path in ("README.md", ".git/index"):
+        os.utime(repo / path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert (repo / "README.md").stat().st_size == seen.st_size
+    published = repository.publish(plan, WRITES.items(), "m", ORIGIN)
+    assert "README.md" in published.checkout_problem
+    assert (repo / "README.md").read_bytes().startswith(b"# mine too!")
+
+
 def test_a_checkout_that_fails_half_way_is_taken_back(repo):
     write(repo / "a.txt", "1\n")
     write(repo / "z.txt", "1\n")
