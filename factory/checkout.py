@@ -101,15 +101,11 @@ class Checkout:
 
     def head_is(self, ref: str, commit: str) -> bool:
         """Whether the branch `ref` is checked out, and is at `commit`."""
-        try:
-            # As git keeps it nearly always; where it does not, git is asked.
-            if (
-                self._head.read_text() == f"ref: {ref}\n"
-                and (self._common_dir / ref).read_text() == f"{commit}\n"
-            ):
+        with suppress(OSError, ValueError):
+            # As git keeps both nearly always; where it does not, git is asked.
+            head, at = self._head.read_text(), (self._common_dir / ref).read_text()
+            if (head, at) == (f"ref: {ref}\n", f"{commit}\n"):
                 return True
-        except (OSError, ValueError):
-            pass
         said = self._git.ask("rev-parse", "HEAD", "--symbolic-full-name", "HEAD").text
         return said.splitlines() == [commit, ref]
 
@@ -200,7 +196,7 @@ class Checkout:
                 self._undo_half_done(move, changes)
                 raise
             at(Step.REF_MOVED)
-            self._move_index_and_head(move, at, index=bool(changes))
+            self._move_index_and_head(move, at, index=bool(changes), head=not move.in_place)
             return None
         finally:
             self._unlock_index(at)
@@ -225,7 +221,9 @@ class Checkout:
                 self._private("read-tree", "-i", "-m", move.from_commit, move.to_commit)
                 self._private("update-index", "-q", "--refresh", fails=True)
                 at(Step.INDEX_COPIED)
-            self._move_index_and_head(move, at, index=to_move)
+            self._move_index_and_head(
+                move, at, index=to_move, head=not self.head_is(move.to_ref, move.to_commit)
+            )
         finally:
             self._unlock_index(at)
 
@@ -275,11 +273,11 @@ class Checkout:
         self._put_permissions_back(kept)
         at(Step.FILES_MOVED)
 
-    def _move_index_and_head(self, move: Move, at: At, *, index: bool) -> None:
+    def _move_index_and_head(self, move: Move, at: At, *, index: bool, head: bool) -> None:
         if index:
             os.replace(self._copy, self._index)
             at(Step.INDEX_MOVED)
-        if not move.in_place and not self.head_is(move.to_ref, move.to_commit):
+        if head:
             said = f"llmch: from {move.from_ref.removeprefix('refs/heads/')}"
             self._git("symbolic-ref", "-m", said, "HEAD", move.to_ref)
             at(Step.HEAD_MOVED)
