@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+import sys
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -19,49 +19,34 @@ from factory.defaults import (
     Exit,
 )
 from factory.settings import RunSettings
-from shared.console import Console, Level
+from shared.console import Console
+from shared.flags import ARTIFACTS_FLAG, CONSOLE_FLAGS, LLM_FLAGS, PATH, console_from, positive, with_flags
 from shared.process import signals_as_flag
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit code. Usage errors are 64."""
+    arguments = sys.argv[1:] if argv is None else argv
+    console = Console(colour=False if "--no-color" in arguments else None)
     try:
-        code = cli.main(args=argv, prog_name="factory", standalone_mode=False)
+        return int(cli.main(args=arguments, prog_name="factory", standalone_mode=False) or 0)
     except click.UsageError as error:
-        error.show()
+        where = error.ctx.command_path if error.ctx else "factory"
+        console.error(f"{error.format_message()} (`{where} --help` shows the usage)")
         return Exit.USAGE
     except click.ClickException as error:
-        error.show()
+        console.error(error.format_message())
         return Exit.FAIL
-    except click.Abort:
-        return 130
-    return int(code or 0)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def cli() -> None:
     """Execute work orders: a model proposes writes, deterministic gates decide, git commits."""
-
-
-def _positive(_context: click.Context, parameter: click.Parameter, value: float) -> float:
-    if not 0 < value < float("inf"):
-        raise click.BadParameter("must be a positive number", param=parameter)
-    return value
 
 
 def _finite(_context: click.Context, parameter: click.Parameter, value: float) -> float:
     if math.isnan(value):  # it lies in every range
         raise click.BadParameter("must be a number", param=parameter)
-    return value
-
-
-def _llm(_context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if value != "openai" and not value.removeprefix("replay:").strip():
-        raise click.BadParameter("replay: needs a directory", param=parameter)
-    if value != "openai" and not value.startswith("replay:"):
-        raise click.BadParameter(f"{value!r} is neither `openai` nor `replay:DIR`", param=parameter)
     return value
 
 
@@ -71,29 +56,25 @@ def _branch(_context: click.Context, parameter: click.Parameter, value: str | No
     return value
 
 
-_OPTIONS: list[Callable[[F], F]] = [
-    click.option("--repo", required=True, type=click.Path(path_type=Path), help="The git repository."),
+_run_flags = with_flags(
+    click.option("--repo", required=True, type=PATH, help="The git repository."),
     click.option("--llm-model", default=DEFAULT_LLM_MODEL, show_default=True, help="Model name."),
     click.option(
         "--llm-temperature", default=DEFAULT_LLM_TEMPERATURE, show_default=True, type=click.FloatRange(0, 2),
         callback=_finite, help="Sampling temperature; left out for a model that refuses it.",
     ),
-    click.option(
-        "--llm", default="openai", show_default=True, callback=_llm, metavar="openai|replay:DIR",
-        help="Who answers: the endpoint (OPENAI_API_KEY, OPENAI_BASE_URL), or a transcript.",
-    ),
-    click.option("--record", type=click.Path(path_type=Path), help="Keep a transcript of all model calls."),
+    *LLM_FLAGS,
     click.option(
         "--max-attempts", default=DEFAULT_MAX_ATTEMPTS, show_default=True, type=click.IntRange(1, 1000),
         help="Attempts per work order.",
     ),
     click.option(
         "--timeout-seconds", default=DEFAULT_TIMEOUT_SECONDS, show_default=True, type=float,
-        callback=_positive, help="Bound of one command and of one model call.",
+        callback=positive, help="Bound of one command and of one model call.",
     ),
     click.option(
         "--max-wall", "max_wall_seconds", default=DEFAULT_MAX_WALL_SECONDS, show_default=True, type=float,
-        callback=_positive, help="Bound of one order's whole run in seconds; exit code 6 when reached.",
+        callback=positive, help="Bound of one order's whole run in seconds; exit code 6 when reached.",
     ),
     click.option("--branch", callback=_branch, help="Working branch; made from HEAD when it does not exist."),
     click.option("--create-branch", is_flag=True, help="The working branch must be new."),
@@ -107,29 +88,16 @@ _OPTIONS: list[Callable[[F], F]] = [
     ),
     click.option("--share", multiple=True, metavar="PATH", help="An ignored path commands get a copy of."),
     click.option("--pass-env", multiple=True, metavar="NAME", help="A variable that commands may see."),
-    click.option("--out", type=click.Path(path_type=Path), help="Copy the finished run directory here too."),
-    click.option(
-        "--artifacts-dir", type=click.Path(path_type=Path),
-        help="Where runs are kept; else $ARTIFACTS_DIR, else ./artifacts.",
-    ),
-    click.option("--verbose", is_flag=True, help="Say more."),
-    click.option("--quiet", is_flag=True, help="Say verdicts and errors only."),
-    click.option("--no-color", is_flag=True, help="No colour, whatever the terminal."),
+    click.option("--out", type=PATH, help="Copy the finished run directory here too."),
+    ARTIFACTS_FLAG,
+    *CONSOLE_FLAGS,
     click.option("--debug", is_flag=True, help="Show the traceback of a crash."),
-]  # fmt: skip
-
-
-def _run_options(command: F) -> F:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+)  # fmt: skip
 
 
 @cli.command("run")
-@click.option(
-    "--work-order", required=True, type=click.Path(path_type=Path), help="The work order, a JSON file."
-)
-@_run_options
+@click.option("--work-order", required=True, type=PATH, help="The work order, a JSON file.")
+@_run_flags
 def run_command(work_order: Path, **flags: Any) -> int:
     """Execute one work order.
 
@@ -148,13 +116,11 @@ def run_command(work_order: Path, **flags: Any) -> int:
 
 
 @cli.command("run-all")
-@click.option(
-    "--workdir", required=True, type=click.Path(path_type=Path), help="The directory of WO-*.json files."
-)
+@click.option("--workdir", required=True, type=PATH, help="The directory of WO-*.json files.")
 @click.option(
     "--from", "start", metavar="WO-NN", help="Start at this order: the ones before it are on the branch."
 )
-@_run_options
+@_run_flags
 def run_all_command(workdir: Path, start: str | None, **flags: Any) -> int:
     """Execute every work order of a directory, in order, on one branch; stop at the first failure.
 
@@ -178,10 +144,7 @@ def _settled(flags: dict[str, Any]) -> tuple[RunSettings, Console]:
         raise click.UsageError("--create-branch and --reuse-branch exclude each other")
     if flags["reuse_branch"] and flags["branch"] is None:
         raise click.UsageError("--reuse-branch needs --branch NAME")
-    if flags["verbose"] and flags["quiet"]:
-        raise click.UsageError("--verbose and --quiet exclude each other")
-    level = Level.QUIET if flags["quiet"] else Level.VERBOSE if flags["verbose"] else Level.NORMAL
-    console = Console(level, colour=False if flags["no_color"] else None)
+    console = console_from(flags)
     settings = RunSettings(
         repo=flags["repo"],
         artifacts_root=resolve_artifacts_root(flags["artifacts_dir"]),

@@ -43,7 +43,7 @@ from shared.events import (
     Warned,
 )
 from shared.files import read_regular
-from shared.llm import LLM, LLMError, Metered, Recorded, Replayed
+from shared.llm import LLM, REPLAY, LLMError, Metered, Recorded, Replayed
 from shared.process import Interrupt, Interrupted, allowed_environment, local_runner, run_captured
 from shared.run_context import generate_ulid
 from shared.work_order import MAX_WORK_ORDER_BYTES, WorkOrder, WorkOrderError, load_work_order
@@ -191,7 +191,7 @@ def _open_llm(settings: RunSettings, emit: Listener, poll: Callable[[], None]) -
         if settings.llm == "openai":
             model = _open_endpoint(settings, emit, poll)
         else:
-            model = Replayed(Path(settings.llm.removeprefix("replay:")))
+            model = Replayed(Path(settings.llm.removeprefix(REPLAY)))
         return model if settings.record is None else Recorded(model, settings.record)
     except (LLMError, OSError) as error:
         raise Refused(str(error)) from None

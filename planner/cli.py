@@ -21,15 +21,23 @@ from planner.defaults import (
     VALIDATION_ERRORS_FILE,
     Exit,
 )
-from shared.console import Console, Level
+from shared.console import Console
+from shared.flags import (
+    ARTIFACTS_FLAG,
+    CONSOLE_FLAGS,
+    LLM_FLAGS,
+    PATH,
+    console_from,
+    positive,
+    with_flags,
+)
+from shared.llm import REPLAY
 
 if TYPE_CHECKING:  # what a start with --help must not pay for
     from planner.compiler import CompileResult, Settings
     from shared.events import Bus
     from shared.llm import LLM
     from shared.process import Interrupt
-
-REPLAY = "replay:"
 
 
 class Refused(Exception):
@@ -73,24 +81,12 @@ def last_words(kind: type[BaseException], error: BaseException, trace: Traceback
     Console().error(f"this is a bug in the planner: {kind.__name__}: {error} (--debug shows where)")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def cli() -> None:
     """Turn a product spec into a plan of work orders that holds together."""
 
 
 # --- compile -----------------------------------------------------------------------------
-
-
-def _llm(_context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if value != "openai" and not (value.startswith(REPLAY) and value.removeprefix(REPLAY).strip()):
-        raise click.BadParameter(f"{value!r} is neither `openai` nor `replay:DIR`", param=parameter)
-    return value
-
-
-def _positive(_context: click.Context, parameter: click.Parameter, value: float) -> float:
-    if not 0 < value < float("inf"):
-        raise click.BadParameter("must be a positive number", param=parameter)
-    return value
 
 
 def _said(_context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -99,30 +95,19 @@ def _said(_context: click.Context, parameter: click.Parameter, value: str) -> st
     return value
 
 
-_PATH = click.Path(path_type=Path)
 # Only `last_words` asks for it, when there is nothing left but the command line.
 _DEBUG = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of a crash.")
 
 
 @cli.command("compile")
-@click.option("--spec", required=True, type=_PATH, help="The product spec, a UTF-8 text file.")
-@click.option("--outdir", type=_PATH, help="Copy the work orders here, besides the artifact root.")
-@click.option("--template", type=_PATH, help="A prompt to use in place of the shipped one.")
-@click.option("--artifacts-dir", type=_PATH, help="Where runs are kept [$ARTIFACTS_DIR, ./artifacts].")
-@click.option(
-    "--repo", type=_PATH, help="The repository to plan for: its files are what exists before WO-01."
-)
+@click.option("--spec", required=True, type=PATH, help="The product spec, a UTF-8 text file.")
+@click.option("--outdir", type=PATH, help="Copy the work orders here, besides the artifact root.")
+@click.option("--template", type=PATH, help="A prompt to use in place of the shipped one.")
+@with_flags(ARTIFACTS_FLAG)
+@click.option("--repo", type=PATH, help="The repository to plan for: its files are what exists before WO-01.")
 @click.option("--overwrite", is_flag=True, help="Replace the plan that --outdir holds.")
 @click.option("--print-summary", is_flag=True, help="Print ids and titles of the work orders.")
-@click.option(
-    "--llm",
-    default="openai",
-    show_default=True,
-    callback=_llm,
-    metavar="openai|replay:DIR",
-    help="Who answers: the endpoint (OPENAI_API_KEY, OPENAI_BASE_URL), or a transcript.",
-)
-@click.option("--record", type=_PATH, help="Keep a transcript of every model call in this directory.")
+@with_flags(*LLM_FLAGS)
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, callback=_said, help="Model name.")
 @click.option(
     "--reasoning-effort",
@@ -143,12 +128,10 @@ _DEBUG = click.option("--debug", is_flag=True, expose_value=False, help="Show th
     default=DEFAULT_TIMEOUT_SECONDS,
     show_default=True,
     type=float,
-    callback=_positive,
+    callback=positive,
     help="Bound of one answer, retries and waiting included.",
 )
-@click.option("--verbose", is_flag=True, help="Say more.")
-@click.option("--quiet", is_flag=True, help="Say the verdict and errors only.")
-@click.option("--no-color", is_flag=True, help="No colour, whatever the terminal.")
+@with_flags(*CONSOLE_FLAGS)
 @_DEBUG
 def compile_command(**flags: Any) -> int:
     """Turn a spec into work orders; on stdout, where they are.
@@ -161,10 +144,7 @@ def compile_command(**flags: Any) -> int:
     """  # noqa: D301  click reads the backspace
     from shared.process import Interrupted, signals_as_flag
 
-    if flags["verbose"] and flags["quiet"]:
-        raise click.UsageError("--verbose and --quiet exclude each other")
-    level = Level.QUIET if flags["quiet"] else Level.VERBOSE if flags["verbose"] else Level.NORMAL
-    console = Console(level, colour=False if flags["no_color"] else None)
+    console = console_from(flags)
     with signals_as_flag() as interrupt:
         try:
             result = _compile(flags, console, interrupt)
@@ -297,8 +277,8 @@ def _tell_ending(result: CompileResult, flags: dict[str, Any], console: Console)
 
 
 @cli.command("validate")
-@click.argument("directory", type=_PATH)
-@click.option("--repo", type=_PATH, help="The repository that the plan is for; without it, an empty one.")
+@click.argument("directory", type=PATH)
+@click.option("--repo", type=PATH, help="The repository that the plan is for; without it, an empty one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @_DEBUG
 def validate_command(directory: Path, repo: Path | None, as_json: bool) -> int:

@@ -19,6 +19,9 @@ from shared.files import JsonError, read_json, save_json, sha256_bytes
 Role = Literal["plan", "revise", "se"]
 Origin = Literal["scripted", "recorded"]
 
+REPLAY = "replay:"
+"""How the value of `--llm` begins that names a transcript's directory."""
+
 TRANSCRIPT_FORMAT = "llmch-transcript"
 TRANSCRIPT_VERSION = 1
 _MAX_CALL_BYTES = 40 * 1024 * 1024

@@ -26,6 +26,7 @@ shared.answers           shared.files
 shared.console
 shared.events            shared.files shared.run_context
 shared.files
+shared.flags            shared.console shared.llm {click}
 shared.llm               shared.files
 shared.openai_api        shared.llm {httpx2 openai}
 shared.process
@@ -240,7 +241,7 @@ def test_the_wrapper_is_the_standard_library_and_its_own_name():
         ("langchain_core", set()),
         ("openai", {"shared.openai_api"}),
         ("httpx2", {"shared.openai_api"}),
-        ("click", {"planner.cli", "factory.cli"}),
+        ("click", {"planner.cli", "factory.cli", "shared.flags"}),
         ("filelock", {"factory.ledger"}),
         ("ulid", {"shared.run_context"}),
     ],
