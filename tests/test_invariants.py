@@ -28,7 +28,7 @@ from planner.compiler import PlanInputs, compile_plan
 from planner.compiler import Settings as CompileSettings
 from planner.prompt_template import load_template
 from shared.files import EMPTY_SHA256, sha256_bytes
-from shared.llm import Reply, Scripted
+from shared.llm import EndpointError, QuotaError, Recorded, Replayed, Reply, Scripted
 from shared.process import Interrupt, local_runner
 from shared.work_order import WorkOrder
 
@@ -254,7 +254,7 @@ class Ran:
 def run(repo, an_order, tmp_path):
     """Run an order with these answers, in `repo`."""
 
-    def call(answers, max_attempts=1, **order):
+    def call(model, max_attempts=1, branch=None, **order):
         path = tmp_path / "WO-01.json"
         path.write_text(json.dumps(an_order(**order)))
         chosen = RunSettings(
@@ -262,11 +262,12 @@ def run(repo, an_order, tmp_path):
             artifacts_root=tmp_path / "artifacts",
             environment=dict(os.environ),
             max_attempts=max_attempts,
+            branch=branch,
             push=False,
         )
-        code = run_one(chosen, path, lambda _event: None, Interrupt(), llm=Scripted(answers))
-        (run_dir,) = (tmp_path / "artifacts" / "factory").iterdir()
-        return Ran(code, run_dir)
+        llm = Scripted(model) if isinstance(model, list) else model
+        code = run_one(chosen, path, lambda _event: None, Interrupt(), llm=llm)
+        return Ran(code, max((tmp_path / "artifacts" / "factory").iterdir()))
 
     return call
 
@@ -290,6 +291,55 @@ def test_a_promise_that_only_a_command_keeps_is_not_kept(repo, git, run, a_propo
     assert brief["stage"] == "acceptance_failed"
     assert "b.txt does not exist after the writes" in brief["primary_error_excerpt"]
     assert git("status", "--porcelain", "--ignored") == ""
+
+
+def test_a_forbidden_file_is_refused_and_forbidden_prose_is_only_told(repo, run, a_proposal):
+    with_verifier(repo, "exit 0\n")
+    both = json.dumps(a_proposal({"a.txt": "a\n", "b.txt": "b\n"}))
+    one = json.dumps(a_proposal({"a.txt": "a\n"}))
+    ran = run(
+        [both, one],
+        max_attempts=2,
+        allowed_files=["a.txt", "b.txt"],
+        postconditions=[{"kind": "file_exists", "path": "a.txt"}],
+        forbidden=[" ./b.txt", "a.txt must not be large", "Files, whatever their names"],
+        acceptance_commands=["true"],
+    )
+    assert ran.code == 0
+    (brief,) = ran.briefs
+    assert brief["stage"] == "write_scope_violation"
+    assert brief["primary_error_excerpt"] == "b.txt: the order forbids it"
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (EndpointError("the endpoint answered 401", status=401, final=True), 1),
+        (QuotaError("the account has nothing left"), 1),
+        (EndpointError("the endpoint answered 503", status=503), 3),
+    ],
+    ids=["wrong key", "no quota", "not well"],
+)
+def test_an_endpoint_that_can_never_answer_is_asked_once(repo, git, run, error, asked):
+    with_verifier(repo, "exit 0\n")
+    model = Scripted([error] * 3)
+    before = git("rev-parse", "HEAD")
+    ran = run(model, max_attempts=3)
+    assert ran.code == 1
+    assert [brief["stage"] for brief in ran.briefs] == ["exception"] * asked
+    assert len(model.asked) == asked
+    assert git("rev-parse", "HEAD") == before
+
+
+def test_a_transcript_fits_again_although_commands_print_something_else(repo, git, run, a_proposal, tmp_path):
+    with_verifier(repo, "date +%s%N; mktemp -u; grep -q good src/hello.py\n")
+    texts = [json.dumps(a_proposal({"src/hello.py": text})) for text in ("bad = 1\n", "good = 1\n")]
+    recorded = run(Recorded(Scripted(texts), tmp_path / "transcript"), max_attempts=2, branch="first")
+    git("switch", "-q", "main")
+    replayed = run(Replayed(tmp_path / "transcript"), max_attempts=2, branch="second")
+    assert (recorded.code, replayed.code) == (0, 0)
+    assert recorded.briefs[0]["primary_error_excerpt"] != replayed.briefs[0]["primary_error_excerpt"]
+    assert recorded.summary["repo_tree_hash_after"] == replayed.summary["repo_tree_hash_after"]
 
 
 def hostile(mark: Path) -> list[str]:
