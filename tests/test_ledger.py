@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from conftest import make_repo, run_git
 
 from factory.ledger import Ledger, Origin, Owner, Step
 from factory.scratch import scratch_tree
+from factory.tree_files import remove_tree
 from factory.workspace import Recovery, Refused, Repository
 
 SECRET = b"mine, and ignored\0\xff"
@@ -41,6 +44,15 @@ CASES = {
 }
 EVERY_CASE = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 ORIGIN = Origin("01RUN", "/artifacts/factory/01RUN", "WO-07", "ab" * 32)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory where it can be: a kill is no power cut, and syncing is most of the time here."""
+    memory = "/dev/shm"
+    place = tempfile.mkdtemp(prefix="llmch-test-", dir=memory if os.access(memory, os.W_OK) else None)
+    yield Path(os.path.realpath(place))
+    remove_tree(place)
 
 
 @pytest.fixture(autouse=True)
