@@ -94,6 +94,24 @@ def test_a_signal_ends_the_run_with_its_code_a_summary_and_an_untouched_reposito
 
 
 @pytest.mark.rows("FE05")
+def test_a_run_that_waits_for_another_can_be_interrupted(desk):
+    repo = desk.repo()
+    mark, command = sleeper()
+    with LoopbackEndpoint([Answer(GOOD)]) as endpoint, untouched(repo):
+        first = start(desk, repo, endpoint, a_task(acceptance_commands=[command]))
+        first.until(lambda: asleep(mark))
+        second = start(desk, repo, endpoint, a_task(acceptance_commands=[command]))
+        second.until(lambda: second.stderr)
+        second.signal(signal.SIGINT)
+        assert second.finish(30).exit_code == 130
+        assert first.process.poll() is None, "the other run goes on"
+        first.signal(signal.SIGHUP)
+        outcome = first.finish(30)
+    assert outcome.exit_code == 129, outcome
+    assert len(endpoint.requests) == 1
+
+
+@pytest.mark.rows("FE05")
 def test_ctrl_c_at_a_terminal_reaches_commands_only_through_us(desk):
     """A terminal sends SIGINT to the whole foreground group, not to one process."""
     repo = desk.repo()

@@ -166,13 +166,14 @@ def test_a_write_that_changes_nothing_does_not_crash(desk):
 
 
 @pytest.mark.rows("FB12", "FB16", "FW09")
-@pytest.mark.parametrize("name", ["origin", "elsewhere"])
-def test_a_pass_is_pushed_with_its_upstream(desk, name):
+@pytest.mark.parametrize("names", [["origin"], ["zebra", "ant"]], ids=["origin", "first of two"])
+def test_a_pass_is_pushed_with_its_upstream(desk, names):
     repo = desk.repo()
-    remote = with_remote(desk, repo, name)
+    remote, *others = [with_remote(desk, repo, name) for name in names]
     passes(factory(desk, repo, a_task(), [Answer(GOOD)], "--branch", "work/x"))
     assert desk.git(remote, "rev-parse", "work/x") == desk.git(repo, "rev-parse", "HEAD")
-    assert desk.git(repo, "rev-parse", "--abbrev-ref", "work/x@{upstream}") == f"{name}/work/x"
+    assert desk.git(repo, "rev-parse", "--abbrev-ref", "work/x@{upstream}") == f"{names[0]}/work/x"
+    assert [desk.git(other, "branch", "--list") for other in others] == [""] * len(others)
     assert desk.git(remote, "branch", "--list", "main") == ""
 
 
