@@ -118,7 +118,10 @@ def run_one(
             repository.refuse_inside(path, flag)
     if settings.out is not None:
         _refuse_unusable(settings.out)
-    model = Metered(llm or _open_llm(settings, bus, poll))
+    if llm is None:
+        llm, origin = _open_llm(settings, bus, poll)
+        settings = replace(settings, llm_origin=origin)
+    model = Metered(llm)
     with repository.lock(on_wait=lambda text: bus(Waiting(text)), poll=poll), ExitStack() as stack:
         recovery = _recover(repository, bus)
         if recovery is not None and recovery.finished and recovery.order_sha256 == source.sha256:
@@ -184,15 +187,16 @@ def branch_name(order: WorkOrder, ulid: str) -> str:
     return f"{GIT_BRANCH_PREFIX}{part}/{ulid}"
 
 
-def _open_llm(settings: RunSettings, emit: Listener, poll: Callable[[], None]) -> LLM:
-    """The model that the settings name. Raises `Refused` when it cannot be had."""
+def _open_llm(settings: RunSettings, emit: Listener, poll: Callable[[], None]) -> tuple[LLM, str]:
+    """The model that the settings name, and where its answers come from. Raises `Refused`."""
     try:
         model: LLM
         if settings.llm == "openai":
-            model = _open_endpoint(settings, emit, poll)
+            model, origin = _open_endpoint(settings, emit, poll), "live"
         else:
-            model = Replayed(Path(settings.llm.removeprefix(REPLAY)))
-        return model if settings.record is None else Recorded(model, settings.record)
+            model = replayed = Replayed(Path(settings.llm.removeprefix(REPLAY)))
+            origin = replayed.origin
+        return (model if settings.record is None else Recorded(model, settings.record)), origin
     except (LLMError, OSError) as error:
         raise Refused(str(error)) from None
 
@@ -257,8 +261,9 @@ def _start(
     log = EventLog(run.directory)
     stack.callback(log.close)
     bus.add(log)
-    answers = settings.model if settings.llm == "openai" else f"none: answers come from {settings.llm}"
-    shown = {"order": run.order.title, "repository": str(settings.repo), "model": answers}
+    answers = f"none is asked; answers from {settings.llm} (origin: {settings.llm_origin})"
+    model = settings.model if settings.llm == "openai" else answers
+    shown = {"order": run.order.title, "repository": str(settings.repo), "model": model}
     if plan is not None:
         shown |= {"branch": plan.name, "baseline": plan.baseline[:12]}
     directory = str(run.directory)

@@ -215,7 +215,8 @@ class RunSummary(BaseModel):
     work_order_id: str
     verdict: Literal["PASS", "FAIL", "ERROR"]
     exit_code: int
-    llm: str = "openai"
+    llm: str
+    llm_origin: str
     llm_model: str
     llm_temperature: float
     max_attempts: int

@@ -7,6 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from factory.defaults import (
+    DEFAULT_LLM_MODEL,
+    DEFAULT_LLM_TEMPERATURE,
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_MAX_WALL_SECONDS,
+    DEFAULT_TIMEOUT_SECONDS,
+)
+
 
 @dataclass(frozen=True)
 class RunSettings:
@@ -18,12 +26,14 @@ class RunSettings:
     """The environment llmch was started in. Commands see an allow-listed part of it."""
     out: Path | None = None
     llm: str = "openai"
+    llm_origin: str = "live"
+    """Where the answers come from: `live`, or what a transcript says of itself."""
     record: Path | None = None
-    model: str = ""
-    temperature: float = 0.0
-    max_attempts: int = 5
-    timeout_seconds: float = 600.0
-    max_wall_seconds: float = 4 * 3600.0
+    model: str = DEFAULT_LLM_MODEL
+    temperature: float = DEFAULT_LLM_TEMPERATURE
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    max_wall_seconds: float = DEFAULT_MAX_WALL_SECONDS
     branch: str | None = None
     create_branch: bool = False
     reuse_branch: bool = False
@@ -39,6 +49,7 @@ class RunSettings:
         """The settings that records name: what the run was asked for, nothing of the machine."""
         return {
             "llm": self.llm,
+            "llm_origin": self.llm_origin,
             "llm_model": self.model,
             "llm_temperature": self.temperature,
             "max_attempts": self.max_attempts,
