@@ -39,7 +39,9 @@ def main(argv: list[str] | None = None) -> int:
         return Exit.FAIL
 
 
-@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 def cli() -> None:
     """Execute work orders: a model proposes writes, deterministic gates decide, git commits."""
 

@@ -81,7 +81,9 @@ def last_words(kind: type[BaseException], error: BaseException, trace: Traceback
     Console().error(f"this is a bug in the planner: {kind.__name__}: {error} (--debug shows where)")
 
 
-@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 def cli() -> None:
     """Turn a product spec into a plan of work orders that holds together."""
 
