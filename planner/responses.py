@@ -79,7 +79,12 @@ class Gathered:
         delta = _str(event.get("delta"))
         if kind in ("response.completed", "response.incomplete", "response.failed", "response.cancelled"):
             response = event.get("response")
-            ended = Outcome.of(response if isinstance(response, dict) else {}, kind.partition(".")[2])
+            body = response if isinstance(response, dict) else {}
+            status, told = kind.partition(".")[2], _str(body.get("status"))
+            # Some bridges end every stream with `completed` and tell how it ended in the object only.
+            if status == "completed" and told in ("incomplete", "failed", "cancelled"):
+                status = told
+            ended = Outcome.of(body, status)
             # `completed` may come with an empty output after real deltas.
             self.outcome = replace(
                 ended,
