@@ -372,6 +372,31 @@ def test_a_bad_endpoint_ends_in_a_fail_with_a_brief_and_an_untouched_repository(
     assert run.summary["verdict"] == "FAIL"
 
 
+@pytest.mark.rows("FS16", "FC01")
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [{"message": {"content": GOOD}}]},
+        {"choices": [{"index": 0, "message": {"role": "assistant", "content": GOOD}}], "usage": None},
+        {"choices": [{"message": {"content": f"<think>hm</think>\n{GOOD}"}, "finish_reason": "stop"}]},
+    ],
+    ids=["few fields", "no usage", "thoughts first"],
+)
+def test_servers_that_say_little_are_understood(desk, body):
+    passes(factory(desk, desk.repo(), a_task(), [Raw(json.dumps(body).encode())]))
+
+
+def test_a_server_without_structured_answers_costs_no_attempt(desk):
+    refusal = Status(
+        400, {"error": {"message": "response_format is not supported", "param": "response_format"}}
+    )
+
+    def step(record):
+        return refusal if "response_format" in record.body else Answer(GOOD)
+
+    assert passes(factory(desk, desk.repo(), a_task(), step)).stages == [None]
+
+
 def test_a_model_that_knows_no_temperature_costs_no_attempt(desk):
     refusal = Status(
         400,

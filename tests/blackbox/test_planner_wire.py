@@ -7,7 +7,7 @@ import signal
 import threading
 
 import pytest
-from loopback import Answer, CutAfter, Drop, LoopbackEndpoint, Raw, Stall, Status
+from loopback import Answer, CutAfter, Drop, Events, LoopbackEndpoint, Raw, Stall, Status
 
 from blackbox.harness import KEY, a_plan, an_order, codes_in, compile_spec, files_below, text_of
 
@@ -124,6 +124,52 @@ def test_an_incomplete_answer_is_asked_for_again_with_exactly_twice_the_budget(d
     compiled = accepted(compile_spec(desk, [Answer(GOOD[:20], status="incomplete"), Answer(GOOD)]), 2)
     assert [record.body["max_output_tokens"] for record in compiled.requests] == [64000, 128000]
     assert not (compiled.compile_dir / "prompt_attempt_2.txt").exists()
+
+
+DELTA = {"type": "response.output_text.delta", "delta": GOOD}
+BODY = {"id": "r", "output": [{"type": "message", "content": [{"type": "output_text", "text": GOOD}]}]}
+CUT = {"id": "r", "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+
+
+@pytest.mark.rows("PO11")
+@pytest.mark.parametrize("kind", ["response.incomplete", "response.completed"])
+def test_an_incomplete_answer_is_recognised_by_its_object_as_well(desk, kind):
+    step = Events([DELTA, {"type": kind, "response": CUT}])
+    compiled = accepted(compile_spec(desk, [step, Answer(GOOD)]), 2)
+    assert [record.body["max_output_tokens"] for record in compiled.requests] == [64000, 128000]
+
+
+@pytest.mark.rows("PO01", "PO03", "PO05")
+@pytest.mark.parametrize(
+    ("steps", "polls"),
+    [
+        ([Events([DELTA, {"type": "response.completed", "response": {**BODY, "status": "completed"}}])], []),
+        ([Events([DELTA, {"type": "response.completed"}, b"data: [DONE]\n\n"])], []),
+        ([Events([{"type": "response.completed", "response": BODY}])], []),
+        (
+            [
+                Events(
+                    [b": keep-alive\n\n", {"type": "response.magic"}, DELTA, {"type": "response.completed"}]
+                )
+            ],
+            [],
+        ),
+        ([Raw(json.dumps({**BODY, "status": "completed"}).encode())], []),
+        ([Drop(), Drop(), Raw(json.dumps({**BODY, "status": "completed"}).encode())], []),
+        (
+            [CutAfter(2, Answer(GOOD)), Raw(b'{"id": "r", "status": "queued"}')],
+            [
+                Raw(b'{"id": "r", "status": "in_progress"}'),
+                Raw(json.dumps({**BODY, "status": "completed"}).encode()),
+            ],
+        ),
+    ],
+    ids=["few events", "no object", "no delta", "noise", "no stream", "dropped twice", "few words in polls"],
+)
+def test_servers_that_say_little_are_understood(desk, steps, polls):
+    compiled = compile_spec(desk, steps, polls=polls)
+    assert compiled.outcome.exit_code == 0, compiled.outcome
+    assert compiled.artifact("llm_raw_response_attempt_1.txt") == GOOD
 
 
 @pytest.mark.rows("PO12", "PO14", "PC07")
