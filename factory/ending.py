@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from factory.bench import WallLimitReached
 from factory.defaults import Exit
-from factory.workspace import Refused
+from factory.git import GitError, Refused
+from factory.records import Unrecorded
 from shared.console import Console
 from shared.process import Interrupted
 
@@ -20,17 +21,19 @@ def ending_of(work: Callable[[], int], console: Console, *, debug: bool) -> int:
     """
     try:
         return work()
-    except Refused as refusal:
+    except (Refused, GitError) as refusal:  # git that cannot be asked, before a run has begun
         console.error(str(refusal))
         return Exit.FAIL
+    except Unrecorded as problem:
+        console.error(str(problem))
+        return Exit.CRASH
     except WallLimitReached:
         console.error("reached --max-wall while waiting for another run; nothing was done")
         return Exit.BUDGET
     except Interrupted as interruption:
         console.error(f"{interruption}; the repository was not touched")
         return interruption.exit_code
-    except (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
-        # What nobody foresaw, outside of a run that could record it.
+    except Exception as error:  # noqa: BLE001  what nobody foresaw, outside of a run that could record it
         if debug:
             traceback.print_exc(file=sys.stderr)
         console.error(f"{type(error).__name__}: {error} (--debug shows where)")

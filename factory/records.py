@@ -125,8 +125,27 @@ def _first_record(run: Run, baseline: str | None) -> dict[str, Any]:
     }
 
 
+class Unrecorded(Exception):
+    """The verdict stands, but could not be written down. The text has both."""
+
+
 def finish(run: Run, result: Result, usage: dict[str, int], emit: Listener) -> None:
-    """Write the summary, complete run.json, say the verdict, and copy the run to `--out`."""
+    """Write the summary, complete run.json, say the verdict, and copy the run to `--out`.
+
+    Raises `Unrecorded`.
+    """
+    try:
+        seconds = _complete(run, result, usage)
+    except (OSError, JsonError, TypeError, KeyError) as error:  # a full disk; or a command had a hand in it
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Unrecorded(f"{result.said}; {run.directory} could not be completed: {why}") from error
+    emit(RunEnded(result.verdict, result.exit_code, seconds, result.said))
+    if run.settings.out is not None:
+        _export(run, run.settings.out, emit)
+
+
+def _complete(run: Run, result: Result, usage: dict[str, int]) -> float:
+    """Write both records; returns how long the run took."""
     published = result.published
     finished_at, seconds = utc_now_iso(), round(time.monotonic() - run.started, 6)
     inputs = read_run_json(run.directory)["inputs"]
@@ -157,9 +176,7 @@ def finish(run: Run, result: Result, usage: dict[str, int], emit: Listener) -> N
     kept = ("verdict", "exit_code", "branch", "commit", "push", "usage", "error", "duration_seconds")
     record = summary.model_dump(mode="json", include=set(kept))
     update_run_json(run.directory, status="finished", finished_at=finished_at, **record)
-    emit(RunEnded(result.verdict, result.exit_code, seconds, result.said))
-    if run.settings.out is not None:
-        _export(run, run.settings.out, emit)
+    return seconds
 
 
 def _export(run: Run, out: Path, emit: Listener) -> None:

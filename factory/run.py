@@ -38,11 +38,12 @@ from shared.events import (
     ModelWaiting,
     Pushed,
     Recovered,
+    RunEnded,
     RunStarted,
     Waiting,
     Warned,
 )
-from shared.files import read_regular
+from shared.files import JsonError, read_regular
 from shared.llm import LLM, REPLAY, LLMError, Metered, Recorded, Replayed
 from shared.process import Interrupt, Interrupted, allowed_environment, local_runner, run_captured
 from shared.run_context import generate_ulid
@@ -136,7 +137,16 @@ def run_one(
             job = _Job(run, repository, plan, remote, model, limits, bus, interrupt, at)
             result = _guard(run, lambda: _carry_out(job))
         usage = {**model.usage.as_json(), "calls": model.calls, "uncounted": model.uncounted}
-        finish(run, result, usage, bus)
+        try:
+            finish(run, result, usage, bus)
+        except (OSError, JsonError) as error:
+            if result.published is None:
+                raise
+            # The ledger keeps its entry: the next run completes the records, where they can be.
+            seconds = time.monotonic() - run.started
+            said = f"{result.said}; but its records could not be written: {error}"
+            bus(RunEnded(result.verdict, Exit.CRASH, seconds, said))
+            return Exit.CRASH
         # Only now may the ledger forget: a run that dies before this is completed by the next one.
         repository.settle(at)
     return result.exit_code

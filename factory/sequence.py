@@ -13,7 +13,7 @@ from pathlib import Path
 from factory.console import narrator
 from factory.defaults import Exit
 from factory.ending import ending_of
-from factory.run import branch_name, preload, run_one
+from factory.run import branch_name, check_verify_exempt_policy, preload, run_one
 from factory.settings import RunSettings
 from factory.workspace import Refused
 from shared.console import Console
@@ -44,7 +44,10 @@ def run_all(
     Raises `Refused` before anything has run when the directory or any order in it cannot be used.
     """
     planned = _from(start, read_plan(workdir))
+    for item in planned:  # before the first is paid for
+        check_verify_exempt_policy(item.order, allowed=settings.allow_verify_exempt)
     branch = settings.branch or branch_name(planned[0].order, generate_ulid())
+    created = settings.create_branch
     settings = replace(settings, branch=branch)
     preload()
     passed: list[str] = []
@@ -59,7 +62,7 @@ def run_all(
             rest = planned[len(passed) :]
             _closing(console, passed, rest, code)
             if rest:
-                console.info(_how_to_go_on(settings, workdir, rest[0].order.id))
+                console.info(_how_to_go_on(branch, rest[0].order.id, passed, created))
             return code
         passed.append(item.order.id)
     console.verdict(f"all {len(passed)} work orders passed on {branch}", ok=True)
@@ -124,6 +127,9 @@ def _closing(console: Console, passed: Sequence[str], rest: Sequence[Planned], c
     console.verdict("; ".join(parts), ok=False)
 
 
-def _how_to_go_on(settings: RunSettings, workdir: Path, start: str) -> str:
-    words = ["llmch", "run-all", "--repo", str(settings.repo), "--workdir", str(workdir)]
-    return "go on with: " + shlex.join([*words, "--branch", str(settings.branch), "--from", start])
+def _how_to_go_on(branch: str, start: str, passed: Sequence[str], created: bool) -> str:
+    if not passed:
+        return "go on, once the cause is mended, with the same command"
+    words = shlex.join(["--branch", branch, "--from", start])
+    but = ", without --create-branch" if created else ""
+    return f"go on, once the cause is mended, with the same command and {words}{but}"

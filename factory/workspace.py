@@ -36,6 +36,7 @@ from factory.ledger import (
     taking_turns,
 )
 from factory.tree_files import make_writable, remove_tree, write_files
+from shared.process import end_those_below
 
 __all__ = [
     "BranchPlan",
@@ -500,6 +501,8 @@ class Repository:
             if tree.owner.alive:
                 continue
             if os.path.basename(tree.path).startswith(SCRATCH_PREFIX):
+                # Commands of the dead run would go on for ever, and write into what is being removed.
+                end_those_below(tree.path)
                 try:
                     remove_tree(tree.path)
                 except OSError:

@@ -237,7 +237,7 @@ def test_the_sequence_stops_at_the_first_failure_and_says_how_to_go_on(desk):
     for name in ("WO-01", "WO-02", "WO-03"):
         assert name in closing, closing
     assert re.search(r"not started", closing), closing
-    assert "go on with: llmch run-all" in outcome.stderr
+    assert "with the same command and --branch" in outcome.stderr
 
 
 def test_a_sequence_can_be_continued_on_its_branch(desk):
