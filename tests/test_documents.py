@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import json
 import os
 import re
@@ -100,17 +101,34 @@ def test_the_picture_of_the_walk_has_every_stage_in_its_place():
     assert re.findall(r"\w+", first) == ["start", "se", *WALK.values(), "end"]
 
 
-def test_every_exit_code_is_in_the_table():
-    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
-    rows = [line.strip("|").split("|") for line in text.splitlines() if re.match(r"\| \d", line)]
-    told = {
-        tool: {int(code) for codes, *cells in rows for code in codes.split(",") if cells[at].strip()}
-        for at, tool in enumerate(("planner", "factory"))
+def exit_codes_told(page: str, column: int | None = None) -> set[int]:
+    rows = [line.strip("|").split("|") for line in (ROOT / page).read_text("utf-8").splitlines()]
+    return {
+        int(code)
+        for codes, *cells in rows
+        if cells and re.fullmatch(r" [\d, ]+ ", codes) and (column is None or cells[column].strip())
+        for code in codes.split(",")
     }
+
+
+def test_every_exit_code_is_in_the_tables():
     signals = {129, 130, 143}
-    assert told["factory"] == set(FactoryExit) | signals
     # The planner has a name for 6, and no wall limit yet that would use it.
-    assert told["planner"] == set(PlannerExit) - {PlannerExit.BUDGET} | signals
+    planners = set(PlannerExit) - {PlannerExit.BUDGET} | signals
+    factorys = set(FactoryExit) | signals
+    assert exit_codes_told("ARCHITECTURE.md", 0) == planners
+    assert exit_codes_told("ARCHITECTURE.md", 1) == factorys
+    assert exit_codes_told("README.md") == (planners | factorys) - {129}
+
+
+def test_the_picture_shows_the_example_that_is_shipped():
+    picture = (ROOT / "docs/demo.svg").read_text("utf-8")
+    shown = [html.unescape(re.sub("<[^>]+>", "", line)) for line in picture.splitlines()]
+    *_, last = sorted((ROOT / "examples/expenses/transcript/plan").glob("call-*.json"))
+    plan = json.loads(json.loads(last.read_text("utf-8"))["reply"]["text"])
+    logged = [line.partition(" ")[2] for line in shown if re.match(r"[0-9a-f]{7} WO-", line)]
+    assert logged[::-1] == [f"{order['id']}: {order['title']}" for order in plan["work_orders"]]
+    assert any("origin: scripted" in line for line in shown)
 
 
 # --- what is named exists ----------------------------------------------------------------
