@@ -15,7 +15,7 @@ import signal  # noqa: E402  after the path is clean
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     # Until a command listens for signals itself, the imports included, there is nothing to put in order.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
 
 from factory.cli import main  # noqa: E402  after the path is clean
 

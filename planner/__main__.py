@@ -11,6 +11,12 @@ if not sys.flags.safe_path and sys.path and sys.path[0] != _HOME:
     if _HOME not in sys.path:
         sys.path.append(_HOME)
 
+import signal  # noqa: E402  after the path is clean
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Until a command listens for signals itself, the imports included, there is nothing to put in order.
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+
 from planner.cli import last_words, main  # noqa: E402  after the path is clean
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -207,7 +208,11 @@ class Bus:
 
 
 class EventLog:
-    """The listener that appends to `events.jsonl`, a line per event, as it happens."""
+    """The listener that appends to `events.jsonl`, a line per event, as it happens.
+
+    A log that cannot be written any more (a full disk) ends there; what it tells of does not, since
+    no verdict may depend on it.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self._file: IO[str] = open(  # noqa: SIM115  closed by close()
@@ -216,15 +221,19 @@ class EventLog:
 
     def __call__(self, event: Event) -> None:
         """Append one event and hand it to the operating system at once."""
-        if isinstance(event, ModelThinking):
+        if isinstance(event, ModelThinking) or self._file.closed:
             return
         head = {"v": EVENTS_VERSION, "at": utc_now_iso(), "kind": event.kind}
-        self._file.write(json.dumps({**head, **asdict(event)}, ensure_ascii=False) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps({**head, **asdict(event)}, ensure_ascii=False) + "\n")
+            self._file.flush()
+        except OSError:
+            self.close()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with suppress(OSError):  # it flushes once more what could not be written
+            self._file.close()
 
 
 def event_kinds() -> dict[str, tuple[str, ...]]:

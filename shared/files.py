@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 """What a file that does not exist hashes to in a proposal (REQUIREMENTS Q20)."""
 
 _MAX_JSON_DEPTH = 200
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class JsonError(ValueError):
@@ -83,8 +85,13 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def save_json(path: str | Path, value: Any) -> None:
-    """Write `value` as indented UTF-8 JSON with a final newline, atomically. Key order is kept."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    """Write `value` as indented UTF-8 JSON with a final newline, atomically. Key order is kept.
+
+    `read_json` takes what this wrote: a lone surrogate (a path that is not UTF-8 has them) is kept
+    as the text of its escape.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(path, _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text) + "\n")
 
 
 # --- hashing -----------------------------------------------------------------------------

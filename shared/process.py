@@ -338,6 +338,43 @@ def _children() -> list[int]:
     return found
 
 
+def end_those_below(place: str) -> None:
+    """Kill every process that was started with a `TMPDIR` below the directory `place` (Linux).
+
+    For the commands of a run that was killed, which would go on for ever. Nobody else may have such
+    a `TMPDIR`.
+    """
+    if sys.platform != "linux":
+        return
+    mark = os.fsencode(f"TMPDIR={place}/")
+    for _ in range(100):  # what one of them starts while we look is found the next time
+        found = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _is_marked(pid, mark)]
+        if not found:
+            return
+        for pid in found:
+            with suppress(OSError):
+                _kill_marked(pid, mark)
+        time.sleep(_POLL_SECONDS / 10)
+
+
+def _kill_marked(pid: int, mark: bytes) -> None:
+    # The number may be somebody else's by now, but not once we hold the process and have looked again.
+    held = os.pidfd_open(pid)
+    try:
+        if _is_marked(pid, mark):
+            signal.pidfd_send_signal(held, signal.SIGKILL)
+    finally:
+        os.close(held)
+
+
+def _is_marked(pid: int, mark: bytes) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # it has ended, or belongs to somebody else
+        return False
+    return pid != os.getpid() and any(entry.startswith(mark) for entry in environment.split(b"\0"))
+
+
 # --- our own work in a child -------------------------------------------------------------
 
 

@@ -87,6 +87,13 @@ def test_saved_json_reads_back_with_one_final_newline(tmp_path):
     assert read_json(tmp_path / "a.json", max_bytes=100) == {"b": "é", "a": None}
 
 
+def test_what_is_saved_can_be_read_again_whatever_a_path_is_called(tmp_path):
+    odd = os.fsdecode(b"/srv/b\xfccher")
+    save_json(tmp_path / "run.json", {"repo": odd, odd: ["\\", odd]})
+    readable = "/srv/b\\udcfccher"
+    assert read_json(tmp_path / "run.json", max_bytes=1000) == {"repo": readable, readable: ["\\", readable]}
+
+
 def test_a_lone_surrogate_can_be_kept_in_an_artifact(tmp_path):
     write_text(tmp_path / "a.txt", "x\ud800y")
     assert (tmp_path / "a.txt").read_bytes() == b"x\\ud800y"

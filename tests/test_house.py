@@ -64,7 +64,7 @@ factory.checkout         factory.git factory.ledger
 factory.cli              factory shared {click}
 factory.console          shared.console shared.events
 factory.defaults
-factory.ending           factory.bench factory.workspace shared.console shared.process
+factory.ending           factory.bench factory.git factory.records shared.console shared.process
 factory.git              shared.process
 factory.graph            factory.bench factory.nodes_se factory.nodes_tr factory.nodes_po factory.schemas \
                          shared.events shared.files {langgraph langsmith}
