@@ -14,10 +14,12 @@ import click
 
 from planner.defaults import (
     COMPILE_DIR,
+    CONNECT_TIMEOUT_SECONDS,
     DEFAULT_MAX_OUTPUT_TOKENS,
     DEFAULT_MODEL,
     DEFAULT_REASONING_EFFORT,
     DEFAULT_TIMEOUT_SECONDS,
+    READ_TIMEOUT_SECONDS,
     VALIDATION_ERRORS_FILE,
     Exit,
 )
@@ -235,7 +237,9 @@ def _open_endpoint(settings: Settings, bus: Bus, interrupt: Interrupt) -> tuple[
     from shared.events import ModelThinking, ModelWaiting
     from shared.openai_api import Endpoint
 
-    endpoint = Endpoint.from_environment(os.environ)
+    endpoint = Endpoint.from_environment(
+        os.environ, connect_timeout=CONNECT_TIMEOUT_SECONDS, read_timeout=READ_TIMEOUT_SECONDS
+    )
     model = ResponsesLLM(
         ResponsesSettings(
             endpoint,

@@ -81,7 +81,6 @@ class Exit(IntEnum):
     INVALID_PLAN = 2  # still invalid after the last attempt
     ENDPOINT = 3  # the model could not be asked, a missing key included
     NOT_JSON = 4  # the last answer held no JSON object
-    BUDGET = 6  # the wall limit was reached
     USAGE = 64  # unknown flag, missing value
     INTERRUPTED = 130
     TERMINATED = 143

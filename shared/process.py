@@ -47,7 +47,6 @@ ENVIRONMENT_ALLOWED = frozenset(
         "TERM",
         "CI",
         "NO_COLOR",
-        "FORCE_COLOR",
         "PYTEST_ADDOPTS",
         "VIRTUAL_ENV",
         "CONDA_PREFIX",
