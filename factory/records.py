@@ -93,6 +93,7 @@ def begin(settings: RunSettings, source: OrderFile, baseline: str | None) -> Run
         write_run_json(directory, _first_record(run, baseline))
         write_atomic(directory / ARTIFACT_WORK_ORDER, source.data)
     except OSError as error:
+        shutil.rmtree(settings.artifacts_root / "factory" / run_id, ignore_errors=True)
         raise Refused(
             f"cannot keep artifacts in {settings.artifacts_root}: {error.strerror or error}; "
             "--artifacts-dir names another place"

@@ -358,6 +358,8 @@ def _reply_from(value: dict[str, Any], directory: Path) -> Reply:
         raise TranscriptError(f"a reply in {directory} has another form: {error}") from None
     if not isinstance(reply.text, str) or not isinstance(reply.reasoning, str):
         raise TranscriptError(f"a reply in {directory} has another form: its text is not text")
+    if not isinstance(reply.seconds, int | float):
+        raise TranscriptError(f"a reply in {directory} has another form: its seconds are no number")
     return reply
 
 
@@ -377,7 +379,12 @@ def _error_from(value: dict[str, Any], directory: Path) -> LLMError:
 
 
 def _usage_from(value: Any) -> Usage | None:
-    return None if value is None else Usage(**value)
+    if value is None:
+        return None
+    usage = Usage(**value)
+    if not all(isinstance(count, int) for count in asdict(usage).values()):
+        raise TypeError("its usage is not in whole numbers")
+    return usage
 
 
 def _first_difference(recorded: str, asked: str) -> str:

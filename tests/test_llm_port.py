@@ -393,3 +393,24 @@ def test_work_that_takes_too_long_is_left_and_the_time_named():
         in_thread(lambda: release.wait(30), timeout=0.1, poll=lambda: None)
     assert time.monotonic() - started < 20
     release.set()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"text": 5},
+        {"seconds": "long"},
+        {"usage": [1]},
+        {"usage": {"input": "many"}},
+        {"usage": {"output": None}},
+        {"voice": "low"},
+    ],
+    ids=str,
+)
+def test_a_reply_of_another_form_is_an_error_of_the_transcript(tmp_path, damage):
+    Recorded(Scripted([Reply("fine")]), tmp_path)(question(1))
+    path = tmp_path / "call-0001.json"
+    call = json.loads(path.read_text())
+    path.write_text(json.dumps({**call, "reply": {**call["reply"], **damage}}))
+    with pytest.raises(TranscriptError, match="has another form"):
+        Replayed(tmp_path)(question(1))

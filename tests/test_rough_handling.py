@@ -173,6 +173,26 @@ def test_records_that_cannot_be_completed_do_not_hide_the_verdict(tmp_path, tool
     assert "could not be completed: Is a directory" in last
 
 
+def test_a_run_that_cannot_begin_its_records_leaves_no_directory(tmp_path, an_order):
+    repo = make_repo(tmp_path / "project")
+    path, artifacts = tmp_path / "WO-01.json", tmp_path / "artifacts"
+    path.write_text(json.dumps(an_order(intent="long " * 1000)))
+    command = (
+        f"{sys.executable} -P -m factory run --repo {repo} --work-order {path} --artifacts-dir {artifacts}"
+    )
+    run = subprocess.run(
+        ["bash", "-c", f"ulimit -f 2; exec {command}"],
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"},
+        capture_output=True,
+    )
+    said = run.stderr.decode()
+    assert (run.returncode, said.count("\n")) == (Exit.FAIL, 1), said
+    assert "cannot keep artifacts in" in said
+    assert list((artifacts / "factory").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "error", [GitError("git status: cannot start git"), AttributeError("x"), KeyError("x")]
 )
