@@ -21,10 +21,4 @@ from planner.cli import last_words, main  # noqa: E402  after the path is clean
 
 if __name__ == "__main__":
     sys.excepthook = last_words
-    code = main()
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader went away (`| head`). Without this the interpreter complains at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
+    sys.exit(main())
