@@ -136,7 +136,7 @@ def run_one(
                 bus(Warned(warning))
             job = _Job(run, repository, plan, remote, model, limits, bus, interrupt, at)
             result = _guard(run, lambda: _carry_out(job))
-        usage = {**model.usage.as_json(), "calls": model.calls, "uncounted": model.uncounted}
+        usage = model.as_json()
         try:
             finish(run, result, usage, bus)
         except (OSError, JsonError) as error:

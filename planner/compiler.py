@@ -560,7 +560,7 @@ def _stamped(run: _Run, attempt: _Attempt) -> tuple[list[dict[str, Any]], dict[s
 
 def _complete_records(run: _Run, pursuit: _Pursuit, result: CompileResult) -> None:
     finished_at, seconds = utc_now_iso(), round(time.monotonic() - run.started, 6)
-    usage = {**run.llm.usage.as_json(), "calls": run.llm.calls, "calls_without_figures": run.llm.uncounted}
+    usage = run.llm.as_json()
     if not result.success:
         run.records.refused(result.errors)
     run.records.summed_up(

@@ -214,6 +214,10 @@ class Metered:
     uncounted: int = 0
     """Calls that ended without naming any usage."""
 
+    def as_json(self) -> dict[str, int]:
+        """The sum as records hold it, with how many calls there were and how many named no figures."""
+        return {**self.usage.as_json(), "calls": self.calls, "uncounted": self.uncounted}
+
     def __call__(self, request: Request) -> Reply:
         """The inner reply, counted."""
         self.calls += 1

@@ -226,7 +226,7 @@ def test_what_a_failed_call_used_is_counted_all_the_same(bench):
     cut.usage = Usage(10, 0, 20, 5)
     bench.run(Reply("{", usage=Usage(1, 0, 2, 0)), cut)
     assert bench.record["usage"] == {
-        "input": 11, "cached": 0, "output": 22, "reasoning": 5, "calls": 2, "calls_without_figures": 0,
+        "input": 11, "cached": 0, "output": 22, "reasoning": 5, "calls": 2, "uncounted": 0,
     }  # fmt: skip
 
 
