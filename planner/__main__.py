@@ -21,4 +21,8 @@ from planner.cli import last_words, main  # noqa: E402  after the path is clean
 
 if __name__ == "__main__":
     sys.excepthook = last_words
-    sys.exit(main())
+    code = main()
+    # All is done and said: a second Ctrl-C while Python takes itself apart must not change the code.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(code)
