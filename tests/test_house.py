@@ -82,7 +82,8 @@ factory.sequence         factory.console factory.ending factory.run factory.sett
 factory.settings
 factory.tree_files       shared.files
 factory.verification     factory.bench
-factory.workspace        factory.branches factory.checkout factory.git factory.ledger factory.tree_files shared
+factory.workspace        factory.branches factory.checkout factory.git factory.ledger \
+                         factory.tree_files shared
 
 llmch.__main__           llmch
 llmch.demo               shared.console shared.process
