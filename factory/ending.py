@@ -31,7 +31,7 @@ def ending_of(work: Callable[[], int], console: Console, *, debug: bool) -> int:
         console.error("reached --max-wall while waiting for another run; nothing was done")
         return Exit.BUDGET
     except Interrupted as interruption:
-        console.error(f"{interruption}; the repository was not touched")
+        console.error(f"{interruption}; llmch changed nothing in the repository")
         return interruption.exit_code
     except Exception as error:  # noqa: BLE001  what nobody foresaw, outside of a run that could record it
         if debug:

@@ -207,10 +207,11 @@ class Publication:
 
 @dataclass(frozen=True)
 class ScratchEntry:
-    """A scratch tree's directory."""
+    """A scratch tree's directory, and the run it is for."""
 
     owner: Owner
     path: str
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True)
@@ -256,10 +257,10 @@ class Ledger:
         (self.directory / _PUBLICATION).unlink(missing_ok=True)
         self.vanish_when_empty()
 
-    def write_scratch(self, path: Path) -> str:
+    def write_scratch(self, path: Path, origin: Origin | None = None) -> str:
         """Record a scratch tree before it is made; returns the key to clear it by. Raises `OSError`."""
         key = f"{_SCRATCH_PREFIX}{secrets.token_hex(8)}.json"
-        self._write(key, ScratchEntry(Owner.me(), os.fspath(path)))
+        self._write(key, ScratchEntry(Owner.me(), os.fspath(path), origin))
         return key
 
     def scratch_trees(self) -> dict[str, ScratchEntry]:
@@ -268,7 +269,8 @@ class Ledger:
         for path in sorted(self.directory.glob(f"{_SCRATCH_PREFIX}*.json")):
             record = _read(path)
             try:
-                found[path.name] = ScratchEntry(Owner(**record["owner"]), record["path"])
+                origin = None if record["origin"] is None else Origin(**record["origin"])
+                found[path.name] = ScratchEntry(Owner(**record["owner"]), record["path"], origin)
             except (KeyError, TypeError):
                 raise _unreadable(path, "an incomplete entry") from None
         return found

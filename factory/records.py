@@ -196,6 +196,8 @@ def complete_dead_run(directory: Path, published: Published | None, branch: str 
     with suppress(OSError, JsonError, TypeError, KeyError, ValueError):
         verdict: Literal["PASS", "ERROR"] = "ERROR" if published is None else "PASS"
         record = read_run_json(directory)
+        if published is None and record["status"] != "running":
+            return  # it had come to its end, and was killed while it cleared up
         finished_at, error = utc_now_iso(), f"the process was killed; {what}"
         summary = RunSummary(
             run_id=record["run_id"],

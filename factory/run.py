@@ -38,12 +38,11 @@ from shared.events import (
     ModelWaiting,
     Pushed,
     Recovered,
-    RunEnded,
     RunStarted,
     Waiting,
     Warned,
 )
-from shared.files import JsonError, read_regular
+from shared.files import read_regular
 from shared.llm import LLM, REPLAY, LLMError, Metered, Recorded, Replayed
 from shared.process import Interrupt, Interrupted, allowed_environment, local_runner, run_captured
 from shared.run_context import generate_ulid
@@ -53,6 +52,8 @@ if TYPE_CHECKING:
     from factory.graph import Walked  # the graph loads langgraph, which a refusal does not need
 
 _PLANNER_RUN_ID = re.compile(r"[0-9A-Za-z]{1,64}")
+
+_PROBE_SECONDS = 30.0
 
 At = Callable[[Step], None]
 
@@ -137,16 +138,7 @@ def run_one(
             job = _Job(run, repository, plan, remote, model, limits, bus, interrupt, at)
             result = _guard(run, lambda: _carry_out(job))
         usage = model.as_json()
-        try:
-            finish(run, result, usage, bus)
-        except (OSError, JsonError) as error:
-            if result.published is None:
-                raise
-            # The ledger keeps its entry: the next run completes the records, where they can be.
-            seconds = time.monotonic() - run.started
-            said = f"{result.said}; but its records could not be written: {error}"
-            bus(RunEnded(result.verdict, Exit.CRASH, seconds, said))
-            return Exit.CRASH
+        finish(run, result, usage, bus)
         # Only now may the ledger forget: a run that dies before this is completed by the next one.
         repository.settle(at)
     return result.exit_code
@@ -238,7 +230,7 @@ def _plan(repository: Repository, settings: RunSettings, order: WorkOrder) -> Br
 
 
 def _recover(repository: Repository, emit: Listener) -> Recovery | None:
-    """Finish or undo what a dead run left, and complete its records."""
+    """Finish or undo what dead runs left, and complete their records."""
 
     def complete(recovery: Recovery) -> None:
         what = f"its commit is on {recovery.branch}" if recovery.finished else "it had changed nothing"
@@ -246,7 +238,12 @@ def _recover(repository: Repository, emit: Listener) -> Recovery | None:
         complete_dead_run(Path(recovery.run_dir), published, recovery.branch, what)
         emit(Recovered(recovery.run_id, what))
 
-    return repository.recover(complete)
+    def abandoned(origin: Origin) -> None:
+        what = "it had changed nothing"
+        complete_dead_run(Path(origin.run_dir), None, None, what)
+        emit(Recovered(origin.run_id, what))
+
+    return repository.recover(complete, abandoned=abandoned)
 
 
 def _published_by(recovery: Recovery) -> Published:
@@ -286,7 +283,14 @@ def _carry_out(job: _Job) -> Result:
     from factory.graph import build_graph, walk
 
     run, settings = job.run, job.run.settings
-    with scratch_tree(job.repository, job.plan.baseline, settings.scratch, settings.share, at=job.at) as tree:
+    with scratch_tree(
+        job.repository,
+        job.plan.baseline,
+        settings.scratch,
+        settings.share,
+        origin=_origin_of(run),
+        at=job.at,
+    ) as tree:
         for note in tree.notes:
             job.emit(Warned(note))
         bench = Bench(
@@ -318,8 +322,12 @@ def _failed(walked: Walked) -> Result:
     last = walked.attempts[-1]
     assert last.failure_brief is not None
     count = f"{len(walked.attempts)} attempt{'s' if len(walked.attempts) != 1 else ''}"
-    said = f"FAIL after {count}: {last.failure_brief.stage.value}; the repository was not touched"
+    said = f"FAIL after {count}: {last.failure_brief.stage.value}; llmch changed nothing in the repository"
     return Result("FAIL", Exit.FAIL, said, walked.attempts)
+
+
+def _origin_of(run: Run) -> Origin:
+    return Origin(run.run_id, str(run.directory), run.order.id, run.source.sha256)
 
 
 def _publish(job: _Job, walked: Walked, index: Path) -> Published:
@@ -330,7 +338,7 @@ def _publish(job: _Job, walked: Walked, index: Path) -> Published:
     # One line for the title, and nothing raw: a plan or a model must not write trailers or escapes.
     title = shown(" ".join(order.title.split()))
     message = f"{order.id}: {title}\n\n{printable(walked.last.proposal.summary)}\n\n{trailers}"
-    origin = Origin(job.run.run_id, str(job.run.directory), order.id, job.run.source.sha256)
+    origin = _origin_of(job.run)
     return job.repository.publish(job.plan, writes, message, origin, at=job.at, index=index)
 
 
@@ -364,7 +372,7 @@ def _push(job: _Job, remote: str) -> str | None:
 
 def _guard(run: Run, work: Callable[[], Result]) -> Result:
     """The result of `work`, or of whatever ended it: every ending is a record, none a traceback."""
-    untouched = "the repository was not touched"
+    untouched = "llmch changed nothing in the repository"
     try:
         return work()
     except Refused as refusal:
@@ -422,10 +430,14 @@ def _fallback_python(bench: Bench) -> str:
         return "python" if shutil.which("python", path=bench.environment.get("PATH")) else sys.executable
     probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pytest') is None)"
     found = run_captured(
-        ["python", "-P", "-c", probe], cwd=bench.tree.path, env=bench.environment, timeout=30
+        ["python", "-c", probe],
+        cwd=bench.tree.private_tmp,  # nothing of the repository is to be imported
+        env=bench.environment,
+        timeout=_PROBE_SECONDS,
+        on_wait=bench.check,
     )
     if found.exit_code == 0:
         return "python"
-    reason = "is not on PATH" if found.exit_code < 0 else "has no pytest"
+    reason = f"does not run ({found.complaint})" if found.exit_code < 0 else "has no pytest"
     bench.emit(Warned(f"`python` {reason}: the default verification runs with {sys.executable}"))
     return sys.executable

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from factory.git import CHECKOUT_SECONDS, Git, GitError, Refused, path_text, shown
-from factory.ledger import At, Step, nowhere
+from factory.ledger import At, Origin, Step, nowhere
 from factory.tree_files import TreeFiles, TreeNames, remove_tree
 from factory.workspace import SCRATCH_PREFIX, Repository, drift, roll_back, staged_tree
 
@@ -104,11 +104,13 @@ def scratch_tree(
     share: Sequence[str] = (),
     *,
     copy_limit: int = COPY_LIMIT_BYTES,
+    origin: Origin | None = None,
     at: At = nowhere,
 ) -> Iterator[ScratchTree]:
     """A scratch tree, gone at the end however it comes. `share` names more ignored paths to copy.
 
-    The ledger names it before it is there, so that the next run removes it where a kill left it.
+    The ledger names it before it is there, so that the next run removes it where a kill left it, and
+    completes the records of the run, `origin`, that was killed.
     Raises `Refused`, `GitError` or `OSError`. An error that is under way gets a note beginning
     "scratch tree" when the tree could not be removed.
     """
@@ -117,7 +119,7 @@ def scratch_tree(
     wanted = [*COPIED_PATHS, *(_share_path(repository, path) for path in share)]
     room = _room_outside(repository)
     try:
-        key = repository.ledger.write_scratch(room)
+        key = repository.ledger.write_scratch(room, origin)
     except OSError as error:
         raise Refused(f"cannot write to {shown(str(repository.common_dir))}: {error.strerror}") from None
     at(Step.SCRATCH_RECORDED)

@@ -476,14 +476,19 @@ class Repository:
     # --- after a kill --------------------------------------------------------------------
 
     def recover(
-        self, complete: Callable[[Recovery], None] = lambda _recovery: None, at: At = nowhere
+        self,
+        complete: Callable[[Recovery], None] = lambda _recovery: None,
+        at: At = nowhere,
+        *,
+        abandoned: Callable[[Origin], None] = lambda _origin: None,
     ) -> Recovery | None:
         """Put in order what dead runs left: scratch trees, and a publication that is half done.
 
         To be called under the lock. `complete` is called before the ledger forgets the publication,
-        and completes the dead run's records. Raises `Refused` where that needs a person.
+        and completes the dead run's records. `abandoned` does the same for a run that died before it
+        had anything to publish. Raises `Refused` where that needs a person.
         """
-        self._remove_scratch_trees(at)
+        self._remove_scratch_trees(at, abandoned)
         self._remove_strays()
         entry = self.ledger.publication()
         if entry is None:
@@ -496,7 +501,9 @@ class Repository:
         self.settle(at)
         return recovery
 
-    def _remove_scratch_trees(self, at: At) -> None:
+    def _remove_scratch_trees(self, at: At, abandoned: Callable[[Origin], None]) -> None:
+        publication = self.ledger.publication()
+        publishing = None if publication is None else publication.origin
         for key, tree in self.ledger.scratch_trees().items():
             if tree.owner.alive:
                 continue
@@ -508,6 +515,8 @@ class Repository:
                 except OSError:
                     continue  # somebody else's files are in it: the next run may have more luck
             at(Step.SCRATCH_REMOVED)
+            if tree.origin is not None and tree.origin != publishing:
+                abandoned(tree.origin)
             self.ledger.clear_scratch(key)
 
     def _remove_strays(self) -> None:

@@ -145,3 +145,15 @@ def test_a_pass_that_was_killed_is_completed_without_asking_the_model(stage, poi
     assert json.loads((dead / "run.json").read_text())["verdict"] == "PASS"
     mine = next(path for path in stage.runs.iterdir() if path != dead)
     assert json.loads((mine / "run_summary.json").read_text())["recovered_from"] == dead.name
+
+
+@pytest.mark.parametrize("point", ["SCRATCH_RECORDED", "model_asked", "command_ended", "COMMIT_BUILT"])
+def test_a_run_that_was_killed_early_gets_its_summary_from_the_next_one(stage, point):
+    stage(point)
+    dead = next(stage.runs.iterdir())
+    assert not (dead / "run_summary.json").exists()
+    assert stage("-").returncode == 0
+    summary = json.loads((dead / "run_summary.json").read_text())
+    assert (summary["verdict"], summary["commit"]) == ("ERROR", None)
+    assert "killed" in summary["error"]
+    assert json.loads((dead / "run.json").read_text())["status"] == "recovered"
