@@ -253,8 +253,8 @@ def test_an_accepted_path_has_one_spelling_and_stays_below_the_root(text):
     except ValueError:
         return
     assert checked_path(path) == path == normalize_path(path)
-    joined = posixpath.normpath(posixpath.join("/root/repo", path))
-    assert joined == f"/root/repo/{path}"
+    joined = posixpath.normpath(posixpath.join("/srv/repo", path))
+    assert joined == f"/srv/repo/{path}"
     assert ".git" not in path.lower().split("/")
 
 
