@@ -130,11 +130,15 @@ def read_context(order: WorkOrder, tree: ScratchTree) -> list[ContextFile]:
 
 def _context_file(path: str, tree: ScratchTree, room: int) -> ContextFile:
     try:
-        data = read_file(tree.path, path, max_bytes=MAX_JSON_PAYLOAD_BYTES)
+        data = read_file(tree.path, path, max_bytes=MAX_JSON_PAYLOAD_BYTES + 1)
     except (NotAFile, OSError) as error:
         return ContextFile(path, "", "", whole=False, note=f"cannot be shown: {error}")
     if data is None:
         return ContextFile(path, EMPTY_SHA256, "", whole=True, note="does not exist yet")
+    if len(data) > MAX_JSON_PAYLOAD_BYTES:
+        limit = f"{MAX_JSON_PAYLOAD_BYTES // 1024 // 1024} MB"
+        note = f"larger than {limit}: not shown, may not be rewritten"
+        return ContextFile(path, "", "", whole=False, note=note)
     digest = sha256_bytes(data)
     try:
         text = data.decode("utf-8")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
+from shared.files import json_text
 from shared.run_context import utc_now_iso
 
 EVENTS_VERSION = 1
@@ -225,7 +225,7 @@ class EventLog:
             return
         head = {"v": EVENTS_VERSION, "at": utc_now_iso(), "kind": event.kind}
         try:
-            self._file.write(json.dumps({**head, **asdict(event)}, ensure_ascii=False) + "\n")
+            self._file.write(json_text({**head, **asdict(event)}) + "\n")
             self._file.flush()
         except OSError:
             self.close()

@@ -90,8 +90,16 @@ def save_json(path: str | Path, value: Any) -> None:
     `read_json` takes what this wrote: a lone surrogate (a path that is not UTF-8 has them) is kept
     as the text of its escape.
     """
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    write_text(path, _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text) + "\n")
+    write_text(path, json_text(value, indent=2) + "\n")
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """`value` as strict JSON, on one line unless `indent` is given. Key order is kept.
+
+    A lone surrogate, which is no text, becomes the text of its escape.
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text)
 
 
 # --- hashing -----------------------------------------------------------------------------

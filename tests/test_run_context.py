@@ -1,12 +1,12 @@
 """shared/run_context and shared/events: the identity and the record of a run."""
 
-import json
 import re
 from datetime import UTC, datetime
 
 import pytest
 
 from shared.events import Bus, CommandEnded, EventLog, ModelThinking, StepDone, event_kinds
+from shared.files import loads_strict
 from shared.run_context import (
     generate_ulid,
     get_tool_version,
@@ -69,7 +69,7 @@ def test_events_are_told_in_order_and_kept_as_lines(tmp_path):
     bus(ModelThinking("not kept"))
     bus(CommandEnded("true", 0, 0.5))
     log.close()
-    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text("utf-8").splitlines()]
+    lines = [loads_strict(line) for line in (tmp_path / "events.jsonl").read_text("utf-8").splitlines()]
     assert [type(event).__name__ for event in heard] == ["StepDone", "ModelThinking", "CommandEnded"]
     assert [line["kind"] for line in lines] == ["step_done", "command_ended"]
     assert lines[1] | {"at": ""} == {
