@@ -27,7 +27,9 @@ def tr_node(attempt: Attempt, bench: Bench) -> Attempt:
     failure = next(objections(attempt, bench), None)
     if failure is None:
         try:
-            write_files(bench.tree.path, [(write.path, write.data) for write in proposal.writes])
+            # Not synced: the tree is thrown away, and the commit is made from the proposal's own bytes.
+            files = [(write.path, write.data) for write in proposal.writes]
+            write_files(bench.tree.path, files, durable=False)
         except OSError as error:
             failure = brief(Stage.WRITE_FAILED, f"cannot write the proposal: {error}")
     record = {
@@ -36,9 +38,9 @@ def tr_node(attempt: Attempt, bench: Bench) -> Attempt:
         "errors": [] if failure is None else [failure.primary_error_excerpt],
     }
     save_json(bench.attempt_dir(attempt.index) / ARTIFACT_WRITE_RESULT, record)
-    files = f"{len(touched)} file{'s' if len(touched) != 1 else ''}"
+    count = f"{len(touched)} file{'s' if len(touched) != 1 else ''}"
     bench.emit(
-        StepDone("write", ok=failure is None, detail=files if failure is None else failure.stage.value)
+        StepDone("write", ok=failure is None, detail=count if failure is None else failure.stage.value)
     )
     return replace(attempt, touched_files=touched, write_ok=failure is None, failure=failure)
 
